@@ -7,6 +7,7 @@ mod calls;
 mod forbidden;
 mod killed;
 mod locks;
+mod named;
 mod owners;
 mod refusals;
 mod roles;

@@ -325,7 +325,7 @@ async fn isolated() -> (Shop, Client) {
 }
 
 /// The same, with the address of the login.
-async fn bound() -> (Shop, String) {
+pub(super) async fn bound() -> (Shop, String) {
     let shop = Shop::open().await;
     all_done(&shop.db.client, GLOBEX).await;
     let (name, url) = role(&shop.db).await;
@@ -408,32 +408,6 @@ async fn no_table_or_view_shows_another_tenants_rows_to_a_bound_role() {
         shown += usize::from(is_secret(&said(&shop.db.client, &all).await.unwrap()));
     }
     assert!(shown >= 3, "{shown} show something to others");
-}
-
-/// What relays and operators do is for all tenants.
-#[tokio::test]
-async fn a_role_that_acts_for_all_tenants_is_not_bound() {
-    let shop = Shop::open().await;
-    let owner = connect(&shop.owner).await;
-    let (name, _) = role(&shop.db).await;
-    let bind = |role: &str| format!("select pgonce.bind_tenant('{role}', 'acme')");
-    let grant = |role: &str, part: &str| format!("select pgonce.grant_to('{role}', '{part}')");
-    for part in ["relay", "operator"] {
-        let (other, _) = role(&shop.db).await;
-        all_done(&owner, &[&grant(&other, part)]).await;
-        assert_eq!(code(&owner, &bind(&other)).await, "22023", "{part}");
-        let by_setting = format!("select pgonce.bind_tenant('{other}')");
-        assert_eq!(code(&owner, &by_setting).await, "22023", "{part}");
-        let (member, _) = role(&shop.db).await;
-        shop.db.run(&format!("grant {other} to {member}")).await;
-        assert_eq!(code(&owner, &bind(&member)).await, "22023", "a member");
-    }
-    all_done(&owner, &[&grant(&name, "consumer"), &bind(&name)]).await;
-    for part in ["relay", "operator"] {
-        assert_eq!(code(&owner, &grant(&name, part)).await, "22023", "{part}");
-    }
-    let unbind = format!("select pgonce.bind_tenant('{name}', '')");
-    all_done(&owner, &[&unbind, &grant(&name, "operator")]).await;
 }
 
 /// A bound consumer does not see that another tenant keeps its markers for longer: it leaves housekeeping to others.

@@ -5,7 +5,8 @@
 --          epoch is new. surplus: more than its share; finish what was read, then give it back.
 -- locks    the rows of the lanes it takes; never waits for another relay
 -- writes   owner, epoch and lease of lanes that nobody holds, or whose lease has run out
--- raises   42704 no such subscription; P4031 it was evicted; 22023 bad owner or lease
+-- raises   42704 no such subscription; P4031 it was evicted; 22023 bad owner or lease; 42501 the session's role is bound to a
+--          tenant: it would read past the events of all others
 create or replace function pgonce._claim_lanes(p_subscription text, p_owner text, p_lease interval)
 returns table (lane smallint, epoch bigint, cursor text, surplus boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
@@ -15,6 +16,7 @@ declare
     v_share    bigint;
     v_held     bigint;
 begin
+    perform pgonce._refuse_bound('a subscription belongs');
     if coalesce(p_owner, '') = '' or (p_lease > interval '0') is not true then
         raise exception 'a relay needs a name and a lease that is positive' using errcode = '22023',
             hint = 'For example: pgonce._claim_lanes(''billing'', ''host-7'', interval ''10 seconds'').';

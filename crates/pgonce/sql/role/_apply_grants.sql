@@ -1,6 +1,6 @@
 -- pgonce._apply_grants(p_role): gives a role exactly what its parts in pgonce.role_grant need.
 -- locks    the catalogue rows of what it changes; callers take turns
--- writes   grants; policies for those who may read all
+-- writes   deletes the rows of a dropped role whose name this one has; grants; policies for those who may read all
 -- raises   42704 there is no such role
 -- note     revokes first: what a part had in an earlier version goes with it
 create or replace function pgonce._apply_grants(p_role name)
@@ -19,6 +19,9 @@ begin
      where c.oid = 'pgonce.intent'::regclass;
     -- One at a time, and none beside a migration: PostgreSQL fails where two change one object's rights.
     perform pg_advisory_xact_lock(20260102, hashtext(v_schema));
+    if not pgonce._is_granted(p_role) then
+        delete from pgonce.role_grant g where g.role = p_role collate "C";
+    end if;
     select array_agg(g.part) into v_parts from pgonce.role_grant g where g.role = p_role collate "C";
     v_reads := coalesce('operator' = any (v_parts), false);
     v_policy := 'read_by_' || (select r.oid from pg_catalog.pg_roles r where r.rolname = p_role collate "C");

@@ -116,7 +116,7 @@ begin
                 _build_event _end_rebuild _end_verify _projection_page _projection_rest _projection_has _projection_columns
                 _projection_match'),
             -- What changes pgonce itself for everyone, and what only functions with the owner's rights call.
-            ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant _refuse_bound set_strict
+            ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant _refuse_bound _bound_as _is_granted set_strict
                 _set_clock _move_clock _reset_clock _backoff _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
                 _guard_scopes _assert_claim_settled _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays
