@@ -52,7 +52,7 @@ counters! {
     busy;
     /// Keys that were used with another request.
     conflicts;
-    /// Requests that could not be an intent: no key, a bad key, too large.
+    /// Requests that could not be an intent (no key, a bad key, too large), or whose handler contradicted what is recorded.
     refused;
     /// Requests that got 503: the database was unavailable, or too much was in progress.
     unavailable;

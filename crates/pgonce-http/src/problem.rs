@@ -176,9 +176,15 @@ impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         const COME_BACK: &str = "send the same request with the same key again";
         match error {
-            Error::Conflict(problem) => {
+            Error::Conflict(problem) if &*problem.code == "P4002" => {
                 Self::ours(StatusCode::UNPROCESSABLE_ENTITY, "P4002", summary(problem))
             }
+            // Of something that the handler wrote, such as a posting: not of the request's key.
+            Error::Conflict(problem) => Self::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                problem.code.to_string(),
+                summary(problem),
+            ),
             Error::Invalid(problem) if &*problem.code == "P4044" => {
                 Self::ours(StatusCode::TOO_MANY_REQUESTS, "P4044", summary(problem))
             }

@@ -71,6 +71,17 @@ impl Text {
         matches!(self, Self::Plain(text) if text.is_empty())
     }
 
+    fn to_ascii(&mut self) -> bool {
+        match self {
+            Self::Plain(text) if !text.is_ascii() => {
+                let base64 = BASE64_STANDARD.encode(text);
+                *self = Self::Base64 { base64 };
+                true
+            }
+            _ => false,
+        }
+    }
+
     fn bytes(self) -> Option<Bytes> {
         match self {
             Self::Plain(text) => Some(text.into()),
@@ -120,15 +131,29 @@ impl Stored {
         }
     }
 
-    /// What is kept of an answer that is too large: how it ended.
-    pub(crate) fn without_body(&self) -> Self {
-        Self {
+    /// Keeps nothing but how it ended; false where that is all already.
+    pub(crate) fn leave_out_body(&mut self) -> bool {
+        let left = Self {
             headers: Vec::new(),
             body: Text::default(),
             trailers: None,
             unkept: true,
             ..*self
-        }
+        };
+        std::mem::replace(self, left) != *self
+    }
+
+    /// Whether only how it ended is kept.
+    pub(crate) fn is_unkept(&self) -> bool {
+        self.unkept
+    }
+
+    /// Writes its bytes in ASCII, which every encoding of a database has; false where they were.
+    pub(crate) fn to_ascii(&mut self) -> bool {
+        let trailers = self.trailers.iter_mut().flatten();
+        let values = self.headers.iter_mut().chain(trailers);
+        let texts = values.map(|(_, value)| value).chain([&mut self.body]);
+        texts.fold(false, |changed, text| text.to_ascii() || changed)
     }
 
     /// Reads what was stored; `None` where something else wrote it.

@@ -349,13 +349,19 @@ pub(crate) async fn record_failure<D: Driver>(
         };
         match recorded {
             Ok(_) => break,
-            // That it failed is recorded whatever the contract allows an answer to be.
-            Err(error) if error.code() == ANSWER_TOO_LARGE && answer.is_some() => answer = None,
+            // That it failed is recorded whatever the contract and the database's encoding allow an answer to be.
+            Err(error) if refuses_values(&error) && answer.is_some() => answer = None,
             Err(error) => tries.after(error).await?,
         }
     }
     fault_point!("fail.recorded");
     Ok(())
+}
+
+/// Whether the database refuses what is to be recorded for its values: too large, or with characters that its encoding
+/// does not have.
+fn refuses_values(error: &Error) -> bool {
+    error.code() == ANSWER_TOO_LARGE || error.code().starts_with("22")
 }
 
 impl<D: Driver> fmt::Debug for Lease<D> {

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, response};
+use http::{StatusCode, response};
 use pgonce::driver::Driver;
 use pgonce::{Ack, Failure};
 
 use super::Job;
 use super::call::{Answered, Crash};
+use super::kept::KeptResponse;
 use crate::body::Whole;
 use crate::counters::Event;
 use crate::disposition::{self, Disposition, Outcomes};
@@ -35,22 +36,34 @@ impl Decision {
         match answered {
             Answered::Whole(mut head, body) => {
                 disposition::take_headers(&mut head);
-                let disposition = disposition_of(state, &head, Some(&body));
-                Self::new(job, head, Some(body), None, disposition)
+                match (state.mode, disposition_of(state, &head, Some(&body))) {
+                    // What is undone is never answered with what may be a success.
+                    (Mode::Atomic, None) => {
+                        Self::problem(job, &status_not_seen(), Disposition::Forget)
+                    }
+                    (_, disposition) => {
+                        let disposition = disposition.unwrap_or(Disposition::Unknown);
+                        Self::new(job, head, Some(body), None, disposition)
+                    }
+                }
             }
             Answered::Unkept(mut head, body) => {
                 disposition::take_headers(&mut head);
                 state.counters.count(Event::unkept);
-                let disposition = disposition_of(state, &head, None);
-                if state.policy.oversize == Oversize::PassUnkept || head.status.is_informational() {
-                    return Self::new(job, head, None, Some(body), disposition);
-                }
+                let seen = disposition_of(state, &head, None);
+                let disposition = seen.unwrap_or(Disposition::Unknown);
+                let passes =
+                    state.policy.oversize == Oversize::PassUnkept || head.status.is_informational();
+                let problem = match (passes, state.mode, seen) {
+                    (true, Mode::Atomic, None) => status_not_seen(),
+                    (true, ..) => return Self::new(job, head, None, Some(body), disposition),
+                    (false, mode, _) => too_large(mode, disposition),
+                };
                 drop(body);
-                let problem = too_large(state.mode, disposition);
-                let disposition = match (state.mode, disposition) {
-                    (Mode::Atomic, _) => Disposition::Forget,
-                    (Mode::Leased, Disposition::Keep) => Disposition::Refuse,
-                    (Mode::Leased, other) => other,
+                let disposition = match state.mode {
+                    Mode::Atomic => Disposition::Forget,
+                    // Where it happened, the problem is the answer that is kept.
+                    Mode::Leased => disposition,
                 };
                 Self::problem(job, &problem, disposition)
             }
@@ -130,8 +143,7 @@ impl Decision {
         if matches!(disposition, Disposition::Keep | Disposition::Refuse) {
             stored.announce(&mut head.headers);
         }
-        let trailers = body.as_ref().and_then(|body| body.trailers.as_ref());
-        let refusal = meant(&head, trailers).is_client_error();
+        let refusal = meant(&head, body.as_ref()).is_some_and(|status| status.is_client_error());
         if let Some(body) = &body {
             body.announce_trailers(&mut head.headers);
         }
@@ -158,18 +170,10 @@ impl Decision {
         })
     }
 
-    /// The same without a time of its own, where it has one that the database may not accept.
-    pub(crate) fn ack_as_usual(&self) -> pgonce::Result<Option<Ack>> {
-        self.keep.map(|_| Ack::value(&self.stored)).transpose()
-    }
-
-    /// The same, where the database refused the whole answer as too large.
-    pub(crate) fn ack_without_body(&self) -> pgonce::Result<Ack> {
-        let ack = Ack::value(&self.stored.without_body())?;
-        Ok(match self.keep {
-            Some(time) => ack.keep_for(time),
-            None => ack,
-        })
+    /// What the client gets, and what is recorded of it.
+    pub(super) fn split(self) -> (Response, KeptResponse) {
+        let (stored, keep) = (self.stored, self.keep);
+        (self.response, KeptResponse { stored, keep })
     }
 
     /// The failure to be recorded, permanent or transient.
@@ -182,6 +186,7 @@ impl Decision {
                     "the handler failed; a retry may succeed",
                 ));
             }
+            _ if self.stored.status >= 500 => Failure::permanent(code, "the handler failed"),
             _ => Failure::permanent(code, "the handler refused"),
         };
         let failure = match self.keep {
@@ -207,34 +212,43 @@ fn outcomes<D: Driver>(state: &RouteState<D>) -> &Outcomes {
     })
 }
 
-/// As the handler says, else by the policy's statuses, else by its outcomes.
+/// As the handler says, else by the policy's statuses, else by its outcomes; `None` where its status was not seen.
 fn disposition_of<D: Driver>(
     state: &RouteState<D>,
     head: &response::Parts,
     body: Option<&Whole>,
-) -> Disposition {
+) -> Option<Disposition> {
     if let Some(disposition) = head.extensions.get::<Disposition>() {
-        return *disposition;
+        return Some(*disposition);
     }
-    let status = meant(head, body.and_then(|body| body.trailers.as_ref()));
+    let status = meant(head, body)?;
     let statuses = &state.policy.statuses;
     if let Some((_, disposition)) = statuses.iter().rev().find(|(of, _)| *of == status) {
-        return *disposition;
+        return Some(*disposition);
     }
     if status == head.status {
-        return outcomes(state).disposition(head, state.mode);
+        return Some(outcomes(state).disposition(head, state.mode));
     }
     let mut head = head.clone();
     head.status = status;
-    outcomes(state).disposition(&head, state.mode)
+    Some(outcomes(state).disposition(&head, state.mode))
 }
 
-/// The status that is meant: gRPC says its own elsewhere.
-fn meant(head: &response::Parts, trailers: Option<&HeaderMap>) -> StatusCode {
-    match head.status == StatusCode::OK && grpc::is_grpc(&head.headers) {
-        true => grpc::status_of(&head.headers, trailers),
-        false => head.status,
+/// The status that is meant: gRPC says its own elsewhere, where it may not have been seen.
+fn meant(head: &response::Parts, body: Option<&Whole>) -> Option<StatusCode> {
+    match grpc::Kind::of(&head.headers).filter(|_| head.status == StatusCode::OK) {
+        Some(kind) => kind.status(&head.headers, body),
+        None => Some(head.status),
     }
+}
+
+/// Of atomic work.
+fn status_not_seen() -> Problem {
+    Problem::ours(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "handler_failed",
+        "nothing happened: the gRPC status of the answer is at an end that is too far away or cannot be read",
+    )
 }
 
 pub(crate) fn crashed(crash: &Crash) -> Problem {

@@ -1,16 +1,18 @@
 //! Leased mode: a committed claim, renewed while any service works, and its response stored under
 //! the claim's fence.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pgonce::driver::Driver;
 use pgonce::retry::{Policy as Retries, Schedule};
 use pgonce::scope::Stale;
-use pgonce::{Ack, ClaimKind, Done, Error, Failure, Lease, Result};
+use pgonce::{ClaimKind, Done, Error, Failure, Lease, Result};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::atomic::{ClientGone, Forgotten, LastResponse};
 use super::decision::Decision;
+use super::kept::KeptResponse;
 use super::service::HttpService;
 use super::{Completion, Job};
 use crate::counters::Event;
@@ -28,25 +30,50 @@ pub(super) async fn run<D: Driver, S: HttpService>(mut job: Job<D, S>) -> Result
     // The client gets its 503 then: what has not reached the database by then is not sent any longer.
     let deadline = job.timer.since() + job.state.policy.claim_timeout();
     let _ = timeout_at(deadline, job.learn_retention()).await;
-    let live = LastResponse::default();
-    let (job, kept) = (&job, &live);
+    let answered = AnsweredCall::default();
+    let (job, kept) = (&job, &answered);
     let once = &job.state.once;
     let ran = once
         .run_leased_before(deadline, &job.intent, |lease| {
             attempt_once(job, lease, kept)
         })
         .await;
-    live.end(ran)
+    answered.live.end(ran)
+}
+
+/// How the call of this request ended, whatever becomes of the claim that it was made under.
+#[derive(Default)]
+struct AnsweredCall {
+    live: LastResponse,
+    to_record: Mutex<Option<ToRecord>>,
+}
+
+/// What is recorded about a call.
+#[derive(Clone)]
+enum ToRecord {
+    Done(Arc<KeptResponse>),
+    Failed(Failure),
+}
+
+impl AnsweredCall {
+    fn to_record(&self) -> MutexGuard<'_, Option<ToRecord>> {
+        (self.to_record.lock()).unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 async fn attempt_once<D: Driver, S: HttpService>(
     job: &Job<D, S>,
     mut lease: Lease<D>,
-    live: &LastResponse,
+    answered: &AnsweredCall,
 ) -> Result<Done> {
     let policy = &job.state.policy;
     if lease.kind() == ClaimKind::Takeover && policy.stale != Stale::Takeover {
-        return Err(abandoned().into());
+        // Where it is this request's own claim that was lost, its call is known to have ended, and how.
+        let known = answered.to_record().clone();
+        return match known {
+            Some(to_record) => settle(job, &mut lease, to_record).await,
+            None => Err(abandoned().into()),
+        };
     }
     if !job.timer.begin(lease.attempts()) {
         give_back(&lease, policy.database_timeout).await;
@@ -59,7 +86,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
     };
     let call = job.call.clone();
     let call = call.answer(Some(info), policy.max_response, |_| {});
-    let answered = match policy.stale {
+    let response = match policy.stale {
         // The next holder calls the service too, and must not meet this call.
         Stale::Takeover => lease.renew_while(call).await,
         _ => Ok(finish(&mut lease, call, policy.database_timeout).await),
@@ -67,36 +94,39 @@ async fn attempt_once<D: Driver, S: HttpService>(
     // Whether or not the client still waits: what happened is recorded. From here on only the
     // database is waited for.
     let _ = job.timer.settle();
-    let decision = Decision::of(job, answered?);
-    match decision.disposition {
-        Disposition::Keep => {
-            let (ack, as_usual) = (decision.ack(None)?, decision.ack_as_usual()?);
-            let without_body = decision.ack_without_body()?;
-            live.put(decision.response);
-            match record(&mut lease, &ack, as_usual.as_ref(), policy.database_timeout).await {
-                // It happened, and that is recorded whatever the contract allows an answer to be.
-                Err(error) if error.code() == "P4040" => {
-                    job.state.counters.count(Event::unkept);
-                    let limit = policy.database_timeout;
-                    record(&mut lease, &without_body, None, limit).await
-                }
-                recorded => recorded,
-            }
-        }
-        Disposition::Refuse | Disposition::Retry => {
-            let failure = decision.failure()?;
-            live.put(decision.response);
-            reach(&mut lease, policy.database_timeout).await?;
-            Err(failure.into())
-        }
-        Disposition::Forget => {
-            live.put(decision.response);
+    let decision = Decision::of(job, response?);
+    let disposition = decision.disposition;
+    let failure = match disposition {
+        Disposition::Refuse | Disposition::Retry => Some(decision.failure()?),
+        _ => None,
+    };
+    let (live, kept) = decision.split();
+    answered.live.put(live);
+    let to_record = match (disposition, failure) {
+        (_, Some(failure)) => ToRecord::Failed(failure),
+        (Disposition::Keep, None) => ToRecord::Done(Arc::new(kept)),
+        (Disposition::Forget, None) => {
             give_back(&lease, policy.database_timeout).await;
-            Err(Error::work(Forgotten))
+            return Err(Error::work(Forgotten));
         }
-        Disposition::Unknown => {
-            live.put(decision.response);
-            Err(Error::work(Forgotten))
+        _ => return Err(Error::work(Forgotten)),
+    };
+    *answered.to_record() = Some(to_record.clone());
+    settle(job, &mut lease, to_record).await
+}
+
+/// Records how a call ended.
+async fn settle<D: Driver, S>(
+    job: &Job<D, S>,
+    lease: &mut Lease<D>,
+    to_record: ToRecord,
+) -> Result<Done> {
+    let limit = job.state.policy.database_timeout;
+    match to_record {
+        ToRecord::Done(response) => record(job, lease, response).await,
+        ToRecord::Failed(failure) => {
+            reach(lease, limit).await?;
+            Err(failure.into())
         }
     }
 }
@@ -150,30 +180,36 @@ async fn give_back<D: Driver>(lease: &Lease<D>, limit: Duration) {
     }
 }
 
-/// The class of errors about values, such as a time that no timestamp holds.
-const DATA_EXCEPTION: &str = "22";
-
 /// Records the response of work that is done. No error of the database loses it, and no silence: a try
-/// that is not answered within `limit` is begun anew on another connection. The lease is renewed between
-/// tries: nobody is to call the service again whose response is here. What the database refuses by its values is tried `as_usual`.
-async fn record<D: Driver>(
+/// that is not answered within the time limit is begun anew on another connection. The lease is renewed between
+/// tries: nobody is to call the service again whose response is here. What the database refuses to hold is left out.
+async fn record<D: Driver, S>(
+    job: &Job<D, S>,
     lease: &mut Lease<D>,
-    ack: &Ack,
-    as_usual: Option<&Ack>,
-    limit: Duration,
+    mut response: Arc<KeptResponse>,
 ) -> Result<Done> {
+    let limit = job.state.policy.database_timeout;
     let mut retry = RecordRetry::new();
-    let mut ack = ack;
     loop {
-        match in_time(limit, lease.record(ack)).await {
+        let ack = response.ack()?;
+        let error = match in_time(limit, lease.record(&ack)).await {
             Ok(done) => return Ok(done),
-            Err(error) => {
-                if error.code().starts_with(DATA_EXCEPTION) {
-                    ack = as_usual.unwrap_or(ack);
-                }
-                retry.after(error).await?;
+            Err(error) => error,
+        };
+        let was_kept = !response.is_bare();
+        if Arc::make_mut(&mut response).without_what_is_refused(error.code()) {
+            let (code, error) = (error.code(), super::without_values(&error));
+            tracing::warn!(
+                code,
+                error,
+                "a response is recorded in another form: the database refuses it as it is"
+            );
+            if was_kept && response.is_bare() {
+                job.state.counters.count(Event::unkept);
             }
+            continue;
         }
+        retry.after(error).await?;
         if let Err(error) = in_time(limit, lease.heartbeat()).await {
             // The next try learns whether the intent is still held.
             tracing::debug!(%error, "the lease was not renewed while recording");

@@ -10,6 +10,7 @@
 mod atomic;
 mod call;
 mod decision;
+mod kept;
 mod leased;
 mod replay;
 mod service;
@@ -379,9 +380,9 @@ fn refuse<D: Driver>(
         return (Event::refused, elsewhere(state, head, &home));
     }
     let event = match error {
-        Error::Conflict(_) => Event::conflicts,
+        Error::Conflict(problem) if &*problem.code == "P4002" => Event::conflicts,
         Error::Busy { .. } => Event::busy,
-        Error::Gone(_) => Event::refused,
+        Error::Conflict(_) | Error::Gone(_) => Event::refused,
         _ if error.class() == Class::Final => Event::errors,
         _ => Event::unavailable,
     };

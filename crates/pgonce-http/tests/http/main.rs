@@ -22,3 +22,4 @@ mod regions;
 mod replays;
 mod silent;
 mod stale;
+mod unclear;

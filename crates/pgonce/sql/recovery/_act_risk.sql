@@ -20,6 +20,9 @@ begin
         when p_intent.status = 'processing' and (p_act = 'evict' or v_contract.stale <> 'takeover' or v_contract.probe is not null)
             then 'its holder vanished, and it may have happened'
         when p_intent.failure_code = 'abandoned' and p_intent.status = 'failed_final' then 'it may have happened'
+        -- Of a lease: what an attempt in one transaction did was rolled back.
+        when p_intent.status = 'failed_final' and p_intent.fence % 2 = 0 and left(p_intent.failure_code, 6) = 'http_5'
+            then 'the service failed, and it may have happened'
         when p_intent.status = 'succeeded' then 'it has happened'
         when p_intent.status <> 'processing' and p_intent.vanished_at is not null then 'an earlier holder vanished, and it may have happened'
     end;

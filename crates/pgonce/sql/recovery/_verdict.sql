@@ -12,6 +12,9 @@ return case
         then 'It happened once. Every retry gets the stored answer.'
     when p_intent.failure_code = 'abandoned' and p_intent.status = 'failed_final'
         then 'Its holder vanished and it was given up: ' || coalesce(p_intent.failure_message, 'it may have happened') || '. Every retry is refused.'
+    -- Of a lease: what an attempt in one transaction did was rolled back.
+    when p_intent.status = 'failed_final' and p_intent.fence % 2 = 0 and left(p_intent.failure_code, 6) = 'http_5'
+        then 'The service failed on the way; whether it happened is not known. Every retry gets the same answer.'
     when p_intent.status = 'failed_final'
         then 'It was refused, finally. Every retry gets the same refusal.'
     when p_intent.status = 'failed_retryable' and p_intent.vanished_at is not null
