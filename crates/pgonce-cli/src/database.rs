@@ -289,6 +289,29 @@ impl Database {
         }
     }
 
+    /// Whether this role sees every intent and event, apart from those of other tenants. A role with the part app may read the tables,
+    /// and sees only the rows of a key that it has named: the policies that let a role read all have no condition.
+    pub(crate) async fn sees_intents(&self) -> Result<bool> {
+        let query = "select 1 as n where not row_security_active('pgonce.intent') or exists (select from pg_policy p \
+             where p.polrelid = 'pgonce.intent'::regclass and p.polpermissive and p.polcmd in ('r', '*') \
+               and pg_get_expr(p.polqual, p.polrelid) = 'true' \
+               and exists (select from unnest(p.polroles) r where r = 0 or pg_has_role(r, 'usage')))";
+        Ok(self.read_row(query, &[]).await?.is_some())
+    }
+
+    /// An error with exit code 8, unless [`Database::sees_intents`]: that no row was found would say nothing.
+    pub(crate) async fn require_intents(&self) -> Result {
+        match self.sees_intents().await? {
+            true => Ok(()),
+            false => Err(CliError::new(
+                exit::NOT_ALLOWED,
+                "this role does not see the intents and events of others",
+                "Do it as the schema's owner, or let the owner grant this role the part operator: \
+                 `pgonce migrate up --grant operator=ROLE`.",
+            )),
+        }
+    }
+
     /// As [`Database::rows`], the first of them.
     pub(crate) async fn row(&self, query: &str, params: &[Option<&str>]) -> Result<Option<String>> {
         Ok(self.rows(query, params).await?.into_iter().next())

@@ -76,6 +76,7 @@ select case
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let mut lines = Lines::open(&args.file)?;
     let database = target.installed().await?;
+    database.require_intents().await?;
     let (mut checked, mut lost, mut shown) = (0_usize, 0_usize, Vec::new());
     let limit = usize::try_from(args.limit).unwrap_or(usize::MAX);
     loop {

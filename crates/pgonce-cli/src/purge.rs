@@ -27,6 +27,7 @@ pub(crate) struct Args {
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
     if args.dry_run {
+        database.require_intents().await?;
         // No index has the expiry: this reads the whole table.
         let query = "select count(*) as n from pgonce.intent where expires_at <= pgonce.now()";
         let expired = database.read_count(query, &[]).await?;

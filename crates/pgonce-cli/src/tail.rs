@@ -218,6 +218,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
 
 async fn follow(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
+    database.require_intents().await?;
     let (every, mut left) = (args.every, args.count.unwrap_or(u64::MAX));
     let back = format!("{} milliseconds", args.since.as_millis());
     let mut tail = Tail {

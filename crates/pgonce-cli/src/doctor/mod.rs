@@ -134,8 +134,21 @@ impl Check {
     }
 }
 
+/// That a check could not be made.
+fn unchecked(check: &Check, why: &str) -> Vec<Finding> {
+    let evidence = format!("{}: {why}", check.id);
+    let command = "pgonce doctor, as the owner of the schema".to_owned();
+    let found = checks().find(|(_, check)| check.id == "not-checked");
+    let found = found.map(|(_, found)| found.finding(evidence, None, Some(command)));
+    found.into_iter().collect()
+}
+
 /// The findings of a check's query. One that cannot be asked is a finding too, except where no other could either.
 async fn ask(database: &Database, check: &Check) -> Result<Vec<Finding>> {
+    // Row level security would hide the rows without any error.
+    if check.query.contains("from pgonce.intent i") && !database.sees_intents().await? {
+        return Ok(unchecked(check, "this role does not see all intents"));
+    }
     match rows(database, &filled(check.query)).await {
         Ok(rows) => Ok(rows
             .iter()
@@ -149,14 +162,7 @@ async fn ask(database: &Database, check: &Check) -> Result<Vec<Finding>> {
             })
             .collect()),
         Err(error @ Error::Disconnected(_)) => Err(error.into()),
-        Err(error) => {
-            let evidence = format!("{}: {} ({})", check.id, error, error.code());
-            let command = Some("pgonce doctor, as the owner of the schema".to_owned());
-            let unchecked = checks().find(|(_, check)| check.id == "not-checked");
-            let unchecked =
-                unchecked.map(|(_, unchecked)| unchecked.finding(evidence, None, command));
-            Ok(unchecked.into_iter().collect())
-        }
+        Err(error) => Ok(unchecked(check, &format!("{error} ({})", error.code()))),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 
 use crate::consume::{DEADLINE, TABLES, assert_exactly_once, publish, wait_for};
 use crate::consume_service::Service;
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, Run, program};
 use crate::relay::{Running, get};
 
 /// A login with these parts. Dropped by [`Granted::end`]: roles belong to the whole server.
@@ -58,6 +58,54 @@ impl Granted {
         fixture
             .sql(&format!("drop owned by {role}; drop role {role}"))
             .await;
+    }
+}
+
+#[tokio::test]
+async fn who_may_not_see_the_intents_of_others_is_not_shown_that_there_are_none() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("select pgonce.claim('s', 'k', '\\x01', '1 hour')")
+        .await;
+    let [app, operator] = ["app", "operator"].map(|part| [part]);
+    let app = Granted::new(&fixture, &app).await;
+    let operator = Granted::new(&fixture, &operator).await;
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("log");
+    std::fs::write(&log, r#"{"scope": "s", "key": "k"}"#).unwrap();
+    let log = log.to_str().unwrap();
+    let run = |role: &Granted, args: &[&str]| {
+        Run::of(
+            program(args)
+                .env("DATABASE_URL", &role.url)
+                .output()
+                .unwrap(),
+        )
+    };
+    for (args, of_operator) in [
+        (&["intent", "list", "s"][..], 0),
+        (&["purge", "--dry-run"], 0),
+        // It is not finished.
+        (&["lost", log], 1),
+        (
+            &["tail", "--kind", "intent", "--since", "1h", "--count", "1"],
+            0,
+        ),
+    ] {
+        let refused = run(&app, args);
+        assert_eq!(refused.code, 8, "{args:?}: {refused:?}");
+        assert!(refused.err.contains("operator"), "{refused:?}");
+        let seen = run(&operator, args);
+        assert_eq!(seen.code, of_operator, "{args:?}: {seen:?}");
+    }
+    let doctor = ["doctor", "--only", "scope-undefined"];
+    let unseen = run(&app, &doctor).out;
+    assert!(unseen.contains("[not-checked]"), "{unseen}");
+    let seen = run(&operator, &doctor).out;
+    assert!(seen.contains("[scope-undefined]"), "{seen}");
+    for role in [app.role, operator.role] {
+        let drop = format!("drop owned by {role}; drop role {role}");
+        fixture.sql(&drop).await;
     }
 }
 
