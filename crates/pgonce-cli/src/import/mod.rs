@@ -255,6 +255,9 @@ async fn import_file(
     how: &How,
     dry_run: bool,
 ) -> Result {
+    if let (Some(file), Input::File(path)) = (&how.rejects, &input) {
+        rejects::refuse_input(file, path)?;
+    }
     let once = Once::builder(database.driver.clone())
         .schema(&database.schema)
         .build()?;

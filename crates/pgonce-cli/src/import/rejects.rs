@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::io::{BufWriter, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use pgonce::import::Reject;
 use serde_json::Value;
+use uuid::Uuid;
 
 use crate::database::Database;
 use crate::exit::{self, CliError, Result};
@@ -48,6 +49,21 @@ fn quoted(text: &str) -> String {
     }
 }
 
+/// Refuses to write over the file that is imported.
+pub(super) fn refuse_input(file: &Path, input: &Path) -> Result {
+    match (file.canonicalize(), input.canonicalize()) {
+        (Ok(one), Ok(other)) if one == other => Err(CliError::new(
+            exit::USAGE,
+            format!(
+                "--rejects names the file that is imported: {}",
+                file.display()
+            ),
+            "Name another file: it would be written over.",
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Writes the file whole, or leaves the one that was there.
 pub(super) fn write(file: &Path, lines: impl Iterator<Item = String>) -> Result {
     let unwritable = |error: std::io::Error| {
@@ -58,16 +74,25 @@ pub(super) fn write(file: &Path, lines: impl Iterator<Item = String>) -> Result 
             "The results are in the database: pgonce import show JOB.",
         )
     };
-    let part = file.with_extension("part");
-    let mut out = BufWriter::new(fs::File::create(&part).map_err(unwritable)?);
+    // A name that no file has: what is beside it may be the input.
+    let mut part = file.as_os_str().to_owned();
+    part.push(format!(".{}.part", Uuid::new_v4()));
+    let part = PathBuf::from(part);
+    let out = fs::File::create_new(&part).map_err(unwritable)?;
+    let written = fill(out, lines).and_then(|()| fs::rename(&part, file));
+    written.map_err(|error| {
+        // What it has is of no use, and the next run does not write over it.
+        let _ = fs::remove_file(&part);
+        unwritable(error)
+    })
+}
+
+fn fill(out: fs::File, lines: impl Iterator<Item = String>) -> std::io::Result<()> {
+    let mut out = BufWriter::new(out);
     for line in std::iter::once(HEADER.to_owned()).chain(lines) {
-        writeln!(out, "{line}").map_err(unwritable)?;
+        writeln!(out, "{line}")?;
     }
-    out.into_inner()
-        .map_err(|error| unwritable(error.into_error()))?
-        .sync_all()
-        .map_err(unwritable)?;
-    fs::rename(&part, file).map_err(unwritable)
+    out.into_inner()?.sync_all()
 }
 
 /// The same from the database: rows of earlier runs too.

@@ -89,6 +89,32 @@ async fn the_example_does_what_its_page_says() {
 }
 
 #[tokio::test]
+async fn the_file_of_rejects_takes_the_place_of_no_other_file() {
+    let fixture = Fixture::installed().await;
+    fixture
+        .sql("create table item (id bigint primary key, name text not null)")
+        .await;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    // What a file of rejects was called until it was whole.
+    let (input, rejects) = (path("items.part"), path("items.csv"));
+    let rows = "id,name\n1,a\nx,b\n";
+    std::fs::write(&input, rows).unwrap();
+    let run = |rejects: &str| {
+        let args = ["import", &input, "--job", "items", "--into", "item"];
+        let more = ["--file-format", "csv", "--rejects", rejects];
+        fixture.run(&[&args[..], &more].concat())
+    };
+    assert_eq!(run(&input).code, 2);
+    assert_eq!(count(&fixture, "select count(*) from item").await, 0);
+    let done = run(&rejects);
+    assert_eq!(done.code, 13, "{done:?}");
+    assert_eq!(std::fs::read_to_string(&input).unwrap(), rows);
+    assert!(std::fs::read_to_string(&rejects).unwrap().contains("x"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+}
+
+#[tokio::test]
 async fn resume_and_rejects_name_the_import_that_is_meant() {
     let fixture = Fixture::installed().await;
     fixture
