@@ -14,7 +14,7 @@ import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
-from apis import run
+from apis import KINDS, Api, run, with_api
 from conftest import Database
 from proxy import Fault
 from sqlalchemy import orm
@@ -362,3 +362,62 @@ def test_work_that_is_cancelled_while_it_is_rolled_back_leaves_its_place_in_the_
         await engine.dispose()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CONNECTIONS if "Session" in kind])
+def test_what_a_session_writes_as_it_commits_is_part_of_the_command(db: Database, kind: str) -> None:
+    async def test(conn: Connection) -> None:
+        session = conn.raw.sync_session if conn.is_async else conn.raw
+        statements = ["do $$ begin raise unique_violation; end $$", INSERT]
+
+        @sqlalchemy.event.listens_for(session, "before_commit")
+        def before_commit(inner: Any) -> None:
+            inner.execute(sqlalchemy.text(statements.pop(0)))
+
+        with pytest.raises(pgonce.DatabaseError) as caught:
+            await conn.once("k", conn.insert)
+        assert caught.value.code == "23505" and db.effects() == 0
+        assert not (await conn.once("k", conn.insert)).replayed
+        assert statements == []
+
+    over(kind, db.dsn, test)
+    assert db.effects() == 2
+    assert db.value("select count(distinct xmin::text) from effect") == 1
+
+
+@pytest.mark.parametrize("kind", ["psycopg Connection", "psycopg AsyncConnection"])
+def test_a_connection_in_pipeline_mode_is_refused_before_anything_happens(db: Database, kind: str) -> None:
+    async def test(conn: Connection) -> None:
+        async def in_pipeline() -> None:
+            with pytest.raises(pgonce.Invalid, match="pipeline mode"):
+                await conn.once("k", conn.insert)
+
+        if conn.is_async:
+            async with conn.raw.pipeline():
+                await in_pipeline()
+        else:
+            with conn.raw.pipeline():
+                await in_pipeline()
+        assert not (await conn.once("k", conn.insert)).replayed
+
+    over(kind, db.dsn, test)
+    assert db.effects() == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prepared_statements_that_are_gone_fail_no_command(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        async def forget(tx: Any) -> None:
+            await api.execute(tx.conn, INSERT)
+            await api.execute(tx.conn, "deallocate all")
+
+        insert = f"{INSERT} returning id"
+        # psycopg prepares what it has sent five times.
+        for n in range(12):
+            await api.work("once", api.source, "s", f"once {n}", REQUEST, do=forget)
+            await api.call("execute", api.source, "s", f"first {n}", REQUEST, insert, known_first=True)
+            await api.work("once", api.source, "s", f"forget {n}", REQUEST, do=forget)
+            await api.call("execute", api.source, "s", f"later {n}", REQUEST, insert)
+
+    with_api(kind, db.dsn, test)
+    assert db.effects() == 48

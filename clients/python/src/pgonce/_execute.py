@@ -25,7 +25,7 @@ from ._protocol import (
     translated,
 )
 from ._steps import Steps
-from .errors import DatabaseError, Error, Invalid, Uncertain
+from .errors import DatabaseError, Disconnected, Error, Invalid, Uncertain
 
 # What a statement must begin with to be a part of another one.
 _KINDS = ("insert", "update", "delete", "merge", "select", "values")
@@ -133,7 +133,7 @@ def _alone(driver: Driver, statement: str, params: Mapping[str, Any]) -> Steps[l
         rows = yield from translated(lambda: session.query_alone(statement, params))
     except BaseException as error:
         in_doubt = isinstance(error, Error) and error._leaves_commit_open
-        yield from release(session, isinstance(error, Error) and not in_doubt)
+        yield from release(session, isinstance(error, Error) and not in_doubt and not isinstance(error, Disconnected))
         if isinstance(error, Error) and in_doubt:
             raise Uncertain(f"the reply was lost, whether it happened is not known yet: {error.message}") from error
         raise

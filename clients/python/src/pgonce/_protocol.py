@@ -183,10 +183,13 @@ def commit(session: Session) -> Steps[None]:
             ) from raised
         yield from discard(session, error)
         raise error from raised
-    if tag != "COMMIT":
+    if tag not in ("COMMIT", "ROLLBACK"):
+        yield from release(session, False)
+        raise Uncertain(f"the commit was answered with {tag}, whether it happened is not known yet")
+    if tag == "ROLLBACK":
         yield from release(session, True)
         raise DatabaseError(
-            f"the commit was answered with {tag}: the transaction had failed before",
+            "the commit was answered with ROLLBACK: the transaction had failed before",
             code="25P02",
             hint="An earlier error of this transaction was ignored: look for that first error.",
         )

@@ -15,6 +15,9 @@ class Error(Exception):
     _ended_session = False
     """Whether it is one that ended its session (FATAL, PANIC)."""
 
+    _did_nothing = False
+    """Whether the server said that it did not run the statement, although the connection is as good as lost."""
+
     _is_crash = False
     """Whether it says that the server, or a pooler before it, broke: a commit may have been written before. Others that
     end a session refuse a connection, or end one that did nothing."""
@@ -43,6 +46,8 @@ class Error(Exception):
     @property
     def _leaves_commit_open(self) -> bool:
         """Whether a COMMIT that was answered with it may have happened: its session ended, or nobody knows."""
+        if self._did_nothing:
+            return False
         return self._ended_session or isinstance(self, Disconnected) or self.error_class is Class.AMBIGUOUS
 
     def __str__(self) -> str:

@@ -41,12 +41,19 @@ def fingerprint(
     do not. A field that is absent counts as absent, not as null.
     """
     value = plain(request)
-    for pointer in exclude:
+    included, excluded = None if include is None else list(include), set(exclude)
+    for pointer in (*(included or ()), *excluded):
+        if not pointer.startswith("/"):
+            raise _no_field(f"{pointer!r} is not a JSON pointer")
+    # From the back: what is removed from an array must not move what is to be removed next.
+    for pointer in sorted(excluded, key=_place, reverse=True):
         _remove(value, pointer)
-    if include is not None:
+    if included is not None:
         # Pairs, not an object of picked values: no field can pose as another.
-        found = ((pointer, *_find(value, pointer)) for pointer in include)
+        found = ((pointer, *_find(value, pointer)) for pointer in included)
         value = [[pointer, picked] for pointer, exists, picked in found if exists]
+        if not value:
+            raise _no_field("the request has none of the fields that its fingerprint includes")
     digest = hashlib.sha256()
     if operation or version:
         for part in (utf8(operation, "operation"), utf8(version, "version")):
@@ -167,11 +174,18 @@ def number(value: float) -> str:
     return sign + text
 
 
-def _steps(pointer: str) -> list[str] | None:
+def _no_field(message: str) -> Invalid:
+    return Invalid(message, hint="Name fields that every request has, each with a slash before it: /customer/id.")
+
+
+def _place(pointer: str) -> list[tuple[int, str]]:
+    """What to sort by for the order of the items of an array."""
+    return [(int(step) if step.isascii() and step.isdigit() else 0, step) for step in pointer.split("/")]
+
+
+def _steps(pointer: str) -> list[str]:
     if pointer == "":
         return []
-    if not pointer.startswith("/"):
-        return None
     return [step.replace("~1", "/").replace("~0", "~") for step in pointer[1:].split("/")]
 
 
@@ -182,10 +196,7 @@ def _index(step: str, items: list[Any]) -> int | None:
 
 
 def _find(value: Any, pointer: str) -> tuple[bool, Any]:
-    steps = _steps(pointer)
-    if steps is None:
-        return False, None
-    for step in steps:
+    for step in _steps(pointer):
         if isinstance(value, dict) and step in value:
             value = value[step]
         elif isinstance(value, list) and (index := _index(step, value)) is not None:

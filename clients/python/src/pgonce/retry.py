@@ -79,7 +79,8 @@ def transact(work: Callable[[], T], policy: Policy | None = None) -> T:
         except Exception as raised:
             error = translate(raised)
             # Errors of pgonce itself know whether it was in COMMIT.
-            is_open = error is not raised and (isinstance(error, Disconnected) or error is not None and error._is_crash)
+            lost = isinstance(error, Disconnected) and not error._did_nothing
+            is_open = error is not raised and (lost or error is not None and error._is_crash)
             safe = error is not None and not is_open and error.error_class.is_safe_to_rerun
             delay = schedule.next_delay(error) if error is not None and safe else None
             if delay is None:

@@ -117,6 +117,12 @@ def translate(error: BaseException) -> Error | None:
     if code is None:
         return Disconnected(message) if _is_lost(error, found) else None
     diag = getattr(found, "diag", found)
+    if code == "26000" or code == "0A000" and _text(diag, "source_function", "server_source_function") == "RevalidateCachedQuery":
+        # What this connection has prepared is gone (DISCARD ALL, another server behind a pooler), or returns other types than before.
+        # It refuses the same again; another connection does not.
+        stale = Disconnected(f"the session is out of date: {message} [{code}]")
+        stale._did_nothing = True
+        return stale
     known_error = from_sqlstate(
         code,
         getattr(diag, "message_primary", None) or message,

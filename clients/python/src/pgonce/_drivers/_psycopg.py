@@ -6,9 +6,10 @@ import inspect
 from typing import Any
 
 from psycopg import IsolationLevel
-from psycopg.pq import TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
+from ..errors import Invalid
 from ._base import Driver, Params, Session, cut
 from ._params import named
 
@@ -25,6 +26,11 @@ class _Shared(Session):
     can_query_alone = True
 
     def __init__(self, raw: Any, pool: Any = None) -> None:
+        if raw.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise Invalid(
+                "the connection is in pipeline mode, in which no statement is answered before the next is sent",
+                hint="Call pgonce before or after `with conn.pipeline()`.",
+            )
         self.raw = raw
         self.pool = pool
         self.isolation_before: Any = UNSET

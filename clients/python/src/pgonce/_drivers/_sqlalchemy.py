@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy
@@ -43,20 +44,23 @@ class SyncSession(Session):
         return [tuple(row) for row in rows]
 
     def commit(self) -> str:
-        if not self.raw.in_transaction():
-            return "COMMIT"
-        if isinstance(self.raw, OrmSession):
-            self.raw.flush()
-        # The library's own commit does not report the tag; it has nothing left to do after this one.
-        driver = self._connection().connection.driver_connection
-        if hasattr(driver, "pgconn"):  # psycopg 3
-            tag = driver.execute("commit", prepare=False).statusmessage
-        else:
-            with driver.cursor() as cursor:
-                cursor.execute("commit")
-                tag = cursor.statusmessage
-        self.raw.commit()
-        return str(tag)
+        return self.commit_by(_commit_driver) if self.raw.in_transaction() else "COMMIT"
+
+    def commit_by(self, send: Callable[[Any], str]) -> str:
+        """Commits with the library's own commit, which runs its hooks and flushes, but does not report the tag: `send` commits before
+        it, when nothing else is left to do."""
+        connection = self._connection()
+        tags = []
+
+        def sent(_: Any) -> None:
+            tags.append(send(connection.connection.dbapi_connection))
+
+        sqlalchemy.event.listen(connection, "commit", sent)
+        try:
+            self.raw.commit()
+        finally:
+            sqlalchemy.event.remove(connection, "commit", sent)
+        return tags[-1] if tags else "COMMIT"
 
     def rollback(self) -> None:
         self.raw.rollback()
@@ -93,17 +97,7 @@ class AsyncSession(Session):
     async def commit(self) -> str:
         if not self.raw.in_transaction():
             return "COMMIT"
-        if hasattr(self.raw, "flush"):
-            await self.raw.flush()
-        connection = self.raw if hasattr(self.raw, "get_raw_connection") else await self.raw.connection()
-        lent = await connection.get_raw_connection()
-        driver = lent.driver_connection
-        if hasattr(driver, "pgconn"):  # psycopg 3
-            tag = str((await driver.execute("commit", prepare=False)).statusmessage)
-        else:
-            tag = await _commit_asyncpg(driver, lent.dbapi_connection)
-        await self.raw.commit()
-        return tag
+        return str(await self.raw.run_sync(lambda inner: SyncSession(inner).commit_by(_commit_adapted)))
 
     async def rollback(self) -> None:
         await self.raw.rollback()
@@ -118,13 +112,23 @@ class AsyncSession(Session):
         cut(self.raw.sync_connection.connection.driver_connection)
 
 
-async def _commit_asyncpg(driver: Any, adapted: Any) -> str:
-    """Commits and answers the tag, which neither asyncpg's block nor SQLAlchemy's wrapper reports."""
+def _commit_driver(driver: Any) -> str:
+    if hasattr(driver, "pgconn"):  # psycopg 3
+        return str(driver.execute("commit", prepare=False).statusmessage)
+    with driver.cursor() as cursor:
+        cursor.execute("commit")
+        return str(cursor.statusmessage)
+
+
+def _commit_adapted(adapted: Any) -> str:
+    """Commits in what SQLAlchemy makes of an asynchronous connection."""
+    if hasattr(adapted.driver_connection, "pgconn"):  # psycopg 3
+        return str(adapted.run_async(lambda driver: driver.execute("commit", prepare=False)).statusmessage)
     try:
-        return str(await driver.execute("COMMIT"))
+        return str(adapted.run_async(lambda driver: driver.execute("COMMIT")))
     finally:
-        # Whatever came of it, the block is over. What still took it for open would send another COMMIT.
-        driver._top_xact = None
+        # asyncpg's block is over, whatever came of it. What still took it for open would send another COMMIT.
+        adapted.driver_connection._top_xact = None
         adapted._transaction = None
         if hasattr(adapted, "_started"):  # SQLAlchemy 2.0
             adapted._started = False
