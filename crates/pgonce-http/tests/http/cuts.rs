@@ -13,7 +13,7 @@ use pgonce_testkit::{Action, CuttingProxy, Direction, FaultPlan, Message, Trial}
 use sqlx::PgPool;
 
 use crate::support::{
-    Reply, SCOPE, Site, TestDriver, World, effect, for_each_driver, made, outside_effect, until,
+    Reply, SCOPE, Site, TestDriver, World, effect, for_each_driver, made, outside_effect,
 };
 
 for_each_driver!(
@@ -33,16 +33,20 @@ async fn outside(State(pool): State<PgPool>, key: Key, note: String) -> Response
     made()
 }
 
-/// A service whose line to the database goes through a proxy of its own.
-async fn behind<D: TestDriver>(
+/// A line to the database that goes through a proxy of its own.
+fn behind<D: TestDriver>(world: &World<D>) -> (Once<D>, CuttingProxy) {
+    let proxy = CuttingProxy::start(("127.0.0.1", world.port)).unwrap();
+    let once = Once::builder(D::connect(&proxy.url_for(&world.database), 2));
+    (once.build().unwrap(), proxy)
+}
+
+async fn service<D: TestDriver>(
     world: &World<D>,
+    once: &Once<D>,
     atomic: bool,
     within: Duration,
-) -> (Site, CuttingProxy) {
-    let proxy = CuttingProxy::start(("127.0.0.1", world.port)).unwrap();
-    let once = Once::builder(D::connect(&proxy.url_for(&world.database), 2))
-        .build()
-        .unwrap();
+) -> Site {
+    let once = once.clone();
     let policy = Policy::new(SCOPE, Caller::None)
         .database_timeout(within)
         .handler_timeout(within);
@@ -57,19 +61,20 @@ async fn behind<D: TestDriver>(
             router.with_state(world.pool.clone())
         }
     };
-    (Site::open(router).await, proxy)
+    Site::open(router).await
 }
 
-/// Sends until there is an answer.
+/// Sends until there is an answer, for longer than a database may be silent and a claim be lost.
 async fn insist(site: &Site, key: &str) -> Reply {
     let answer = std::cell::RefCell::new(None);
-    until(&format!("an answer for {key}"), || async {
+    let what = format!("an answer for {key}");
+    let answered = pgonce_testkit::wait_until(what, 6 * LONG_TIMEOUT, || async {
         let reply = site.post("/effects", key, "a book").await;
         let settled = !matches!(reply.status, 409 | 503);
         answer.replace(Some(reply));
         settled
-    })
-    .await;
+    });
+    answered.await.unwrap();
     answer.take().unwrap()
 }
 
@@ -82,7 +87,8 @@ async fn dry_run<D: TestDriver>(
 ) -> Vec<Message> {
     let agreed = Policy::new(SCOPE, Caller::None).retention(Duration::from_secs(3600));
     world.leased(agreed.lease(lease)).agree().await.unwrap();
-    let (site, proxy) = behind(world, atomic, LONG_TIMEOUT).await;
+    let (once, proxy) = behind(world);
+    let site = service(world, &once, atomic, LONG_TIMEOUT).await;
     assert_eq!(insist(&site, "dry").await.status, 201);
     if retry {
         assert!(insist(&site, "dry").await.replayed());
@@ -102,7 +108,8 @@ async fn one_effect_whatever_is_cut<D: TestDriver>(world: World<D>, atomic: bool
             .iter()
             .enumerate()
             .map(async |(number, trial)| {
-                let (site, proxy) = behind(&world, atomic, LONG_TIMEOUT).await;
+                let (once, proxy) = behind(&world);
+                let site = service(&world, &once, atomic, LONG_TIMEOUT).await;
                 proxy.arm_trial(trial);
                 one_answer(&site, number, trial, atomic).await;
                 proxy.fired().is_some()
@@ -122,7 +129,8 @@ async fn reported_in_time_whenever_it_falls_silent<D: TestDriver>(world: World<D
             .iter()
             .enumerate()
             .map(async |(number, trial)| {
-                let (site, proxy) = behind(&world, atomic, SHORT).await;
+                let (once, proxy) = behind(&world);
+                let site = service(&world, &once, atomic, SHORT).await;
                 proxy.arm_trial(trial);
                 // Nothing continues before the test allows it: a request that waits for it waits for ever.
                 let reply = site
@@ -135,6 +143,8 @@ async fn reported_in_time_whenever_it_falls_silent<D: TestDriver>(world: World<D
                 );
                 let fired = proxy.fired().is_some();
                 proxy.disarm();
+                // The same connections, which a busy machine may serve late.
+                let site = service(&world, &once, atomic, LONG_TIMEOUT).await;
                 one_answer(&site, number, trial, atomic).await;
                 fired
             }),
