@@ -141,6 +141,7 @@ impl FingerprintBuilder {
         // From the back: what is removed from an array must not move what is to be removed next.
         let mut exclude: Vec<&str> = self.exclude.iter().map(String::as_str).collect();
         exclude.sort_by_cached_key(|pointer| std::cmp::Reverse(steps(pointer)));
+        exclude.dedup();
         for pointer in exclude {
             remove(&mut value, pointer);
         }
@@ -199,7 +200,9 @@ fn remove(value: &mut Value, pointer: &str) {
             map.remove(&name);
         }
         Some(Value::Array(items)) => {
-            if let Some(index) = name.parse::<usize>().ok().filter(|i| *i < items.len()) {
+            let index = name.parse::<usize>().ok();
+            // As RFC 6901 has it: no sign and no leading zero.
+            if let Some(index) = index.filter(|i| *i < items.len() && i.to_string() == name) {
                 items.remove(index);
             }
         }
@@ -283,5 +286,9 @@ mod tests {
         assert_eq!(of(&[1, 2, 3]), of(&[7, 8, 3]));
         assert_ne!(of(&[1, 2, 3]), of(&[1, 2, 4]));
         assert_eq!(of(&[0, 0, 3]), Fingerprint::of(&json!({"a": [3]})).unwrap());
+        // One item, however often it is named; and no other way to write its number.
+        let canon = Fingerprint::canon().exclude(["/a/0", "/a/0", "/a/01", "/a/+1"]);
+        let left = canon.of(&json!({"a": [1, 2, 3]})).unwrap();
+        assert_eq!(left, Fingerprint::of(&json!({"a": [2, 3]})).unwrap());
     }
 }
