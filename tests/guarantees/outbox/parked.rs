@@ -1,6 +1,13 @@
 //! Trouble with one subject is that subject's alone, and its order survives it.
 
-use pgonce_tests::{LogReader, Observer, publish};
+use std::time::Duration;
+
+use pgonce::Once;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::migrate::Migrator;
+use pgonce::outbox::{LaneLease, Outcome, Settlement};
+use pgonce_testkit::shared;
+use pgonce_tests::{LogReader, Observer, TestDriver as _, publish};
 use serde_json::json;
 
 use super::one_reader;
@@ -417,6 +424,160 @@ async fn settling_one_event_costs_the_same_however_many_are_behind_it() {
     );
     let entries = entries_read(see, &settle).await;
     assert!(entries < 20_000, "100 that are held read {entries} entries");
+}
+
+/// Parked copies of the one event that is parked, each with a number and a time of its own.
+fn delayed(count: u32, subject: &str, due_at: &str) -> String {
+    format!(
+        "insert into pgonce.parked select k.tenant, k.subscription, {subject}, k.seq + i, \
+             pgonce._lane_of('', {subject}), 'delayed', 0, {due_at}, k.parked_at, k.reason, k.created_at, k.size, \
+             gen_random_uuid(), k.topic, k.type, k.headers, jsonb_build_object('n', k.seq + i) \
+           from pgonce.parked k, generate_series(1, {count}) i; \
+         select setval('pgonce.outbox_seq', {count} + 10)"
+    )
+}
+
+#[tokio::test]
+async fn a_subject_moves_on_beside_any_number_of_its_events_that_wait_for_their_time() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    see.run("select pgonce.publish('t', 'x', 'a', '{\"n\": 1}', p_deliver_at => pgonce.now() + interval '1 day')")
+        .await;
+    deliver(&mut reader, &[]).await;
+    see.run(&delayed(5000, "k.subject", "k.due_at")).await;
+    let publish_all =
+        "select pgonce.publish('t', 'x', 'a', '{\"n\": 2}') from generate_series(1, 100)";
+    see.run(publish_all).await;
+    let (lane, seen) = (reader.lane_of("a").await, reader.read(1000).await);
+    let outcomes: Vec<_> = (seen.iter().enumerate())
+        .map(
+            |(at, event)| json!({"seq": event.seq, "what": if at == 0 { "retry" } else { "hold" }}),
+        )
+        .collect();
+    assert_eq!(outcomes.len(), 100);
+    let held = reader.held.iter().find(|held| held.0 == lane).unwrap();
+    let settle = format!(
+        "select pgonce._settle_lane('c', {lane}, {}, null, '{}')",
+        held.1,
+        json!(outcomes)
+    );
+    let entries = entries_read(see, &settle).await;
+    assert!((1..20_000).contains(&entries), "{entries} entries");
+    assert_eq!(reader.settle(lane, &json!(outcomes)).await, "");
+    see.run(publish_all).await;
+    let read = format!("select pgonce._read_lanes('c', {})", reader.held_sql());
+    let entries = entries_read(see, &read).await;
+    assert!((1..20_000).contains(&entries), "{entries} entries");
+}
+
+#[tokio::test]
+async fn what_is_due_is_found_however_much_is_due_and_whatever_the_statistics_say() {
+    for (subject, entries_at_most) in [("'s' || i", 5_000), ("k.subject", 30_000)] {
+        let (world, mut reader) = one_reader().await;
+        let see = &world.see;
+        see.run("alter table pgonce.parked set (autovacuum_enabled = off); \
+                 select pgonce.publish('t', 'x', 'a', '{\"n\": 1}', p_deliver_at => pgonce.now() + interval '1 day')")
+            .await;
+        deliver(&mut reader, &[]).await;
+        let all_now = "pgonce.now() - interval '1 minute'";
+        see.run(&delayed(5000, subject, all_now)).await;
+        let due = format!("select pgonce._due_parked('c', {})", reader.held_sql());
+        let entries = entries_read(see, &due).await;
+        assert!(
+            (1..entries_at_most).contains(&entries),
+            "{subject}: {entries} entries"
+        );
+        // Of one subject a run, in order.
+        let due = reader.due().await;
+        assert_eq!(due.len(), 100);
+        if subject == "k.subject" {
+            assert!(due.is_sorted(), "{due:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_due_behind_a_dead_letter_is_not_waited_for() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    see.run("select pgonce.publish('t', 'x', 'a', '{\"n\": 1}', p_deliver_at => pgonce.now() + interval '1 min')")
+        .await;
+    see.run(&publish("a", 2)).await;
+    deliver(&mut reader, &[("2", "dead")]).await;
+    reader.keep().await;
+    see.run("select pgonce._move_clock('2 min')").await;
+    let caught_up = "select pgonce.outbox_caught_up('c', pg_current_snapshot())";
+    let due = "select cardinality(due) from pgonce._poll_outbox(null, '{c}')";
+    assert_eq!(
+        (see.text(caught_up).await.as_str(), see.number(due).await),
+        ("t", 0)
+    );
+    see.run("select pgonce.redrive('c')").await;
+    assert_eq!(
+        (see.text(caught_up).await.as_str(), see.number(due).await),
+        ("f", 1)
+    );
+    assert_eq!(deliver_due(&reader).await, ["2", "1"]);
+    assert_eq!(
+        (see.text(caught_up).await.as_str(), see.number(due).await),
+        ("t", 0)
+    );
+}
+
+/// A receiver may say anything, in any letters, and name any time.
+#[tokio::test]
+async fn a_failure_that_the_server_cannot_write_down_does_not_hold_its_lane() {
+    let server = shared(None).await.unwrap();
+    let see = Observer::connect(&server.url()).await;
+    see.run("create database reasons_in_latin1 encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0").await;
+    let url = server.url_for("reasons_in_latin1");
+    let migrator = Migrator::new(TokioPostgres::connect(&url, 1));
+    migrator.up().await.unwrap();
+    let inside = Observer::connect(&url).await;
+    inside.run("select pgonce.create_subscription('c')").await;
+    for n in 1..=2 {
+        inside.run(&publish(&format!("s{n}"), n)).await;
+    }
+    let once = Once::tokio_postgres(TokioPostgres::connect(&url, 4).pool().clone());
+    let outbox = once.outbox();
+    let hour = Duration::from_secs(3600);
+    let lanes = outbox.claim_lanes("c", "r", hour).await.unwrap();
+    let leases: Vec<_> = (lanes.iter())
+        .map(|lane| LaneLease {
+            lane: lane.lane,
+            epoch: lane.epoch,
+            cursor: lane.cursor.clone(),
+        })
+        .collect();
+    let page = outbox.read("c", &leases, 100, 100_000).await.unwrap();
+    assert_eq!(page.messages.len(), 2);
+    for (message, after) in page.messages.iter().zip([Duration::ZERO, Duration::MAX]) {
+        let lane = lanes.iter().find(|lane| lane.lane == message.lane).unwrap();
+        let reason = "\u{6f22}\0 is no letter here".to_owned();
+        let settlement = Settlement {
+            cursor: None,
+            outcomes: vec![(message.seq, Outcome::Retry { reason, after })],
+        };
+        outbox
+            .settle("c", lane.lane, lane.epoch, &settlement)
+            .await
+            .unwrap();
+    }
+    let parked = "select string_agg(state || ' ' || reason || ' ' || (due_at > pgonce.now() + interval '50 years'), ', ' order by seq) \
+         from pgonce.parked";
+    assert_eq!(
+        inside.text(parked).await,
+        "retry ? is no letter here false, retry ? is no letter here true"
+    );
+    outbox
+        .evict("c", "410: \u{6f22}\0 has moved")
+        .await
+        .unwrap();
+    let why = "select evicted_why from pgonce.outbox_subscription";
+    assert_eq!(inside.text(why).await, "410: ? has moved");
+    drop((inside, migrator, outbox, once));
+    see.run("drop database reasons_in_latin1 with (force)")
+        .await;
 }
 
 #[tokio::test]

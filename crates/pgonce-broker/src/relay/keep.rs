@@ -2,19 +2,22 @@
 
 use std::time::Duration;
 
-use pgonce::Result;
 use pgonce::driver::Driver;
+use pgonce::retry::Class;
+use pgonce::{Error, Result};
 use tokio::time::Instant;
 
 use super::run::{Engine, in_time};
 use crate::Sink;
 
-/// How long to wait before dead letters that are full are tried again.
-const FULL_PAUSE: Duration = Duration::from_secs(1);
+/// How long to wait before outcomes that the database did not take, as where dead letters are full, are tried again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
 
 impl<D: Driver, S: Sink> Engine<D, S> {
-    /// Keeps what came of batches that were not simply delivered.
+    /// Keeps what came of batches that were not simply delivered. What fails is tried again later, so that it does not
+    /// stand in the way of the other lanes.
     pub(super) async fn settle(&mut self) -> Result<()> {
+        let mut failed = Ok(());
         for (&lane, held) in &mut self.lanes {
             let mut at = 0;
             while let Some(unsettled) = held.unsettled.get_mut(at) {
@@ -41,14 +44,25 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                     }
                     Err(error) if error.code() == "P4060" => {
                         tracing::warn!(%error, lane, "the lane waits");
-                        unsettled.at = Instant::now() + FULL_PAUSE;
+                        unsettled.at = Instant::now() + REFUSED_PAUSE;
                         at += 1;
                     }
-                    Err(error) => return Err(error),
+                    // The database said so, and may say something else of the next one.
+                    Err(error @ Error::Database(_)) => {
+                        unsettled.at = Instant::now() + REFUSED_PAUSE;
+                        at += 1;
+                        failed = failed.and(Err(error));
+                    }
+                    Err(error) => {
+                        if error.class() != Class::ClaimAgain {
+                            unsettled.at = Instant::now() + REFUSED_PAUSE;
+                        }
+                        return Err(error);
+                    }
                 }
             }
         }
-        Ok(())
+        failed
     }
 
     /// Writes down how far the lanes are, and gives back those that are too many.

@@ -18,8 +18,8 @@ impl<D: Driver, S: Sink> Relay<D, S> {
     /// Delivers everything that was committed when it began, and goes; or when `stop` is cancelled.
     /// Answers whether everything was delivered.
     ///
-    /// An event that fails with a transient error is left parked, for the next run; so is one that is not due yet. A
-    /// sink that is unavailable is waited for.
+    /// An event that fails with a transient error is left parked, for the next run; so is one that is not due yet, or
+    /// behind a dead letter. A sink that is unavailable is waited for.
     pub async fn run_once(self, stop: CancellationToken) -> Result<bool> {
         let (outbox, subscription) = (self.outbox.clone(), self.subscription.clone());
         let limits = self.limits.clone();

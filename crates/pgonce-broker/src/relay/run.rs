@@ -30,6 +30,8 @@ use crate::metrics::RelayMetrics as _;
 pub(super) const REST: Duration = Duration::from_secs(30);
 /// So many parked subjects of a lane that failed are remembered.
 const MAX_SUSPECTS: usize = 1000;
+/// How long nothing parked is asked for after that failed.
+const DUE_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause between two looks at the log.
 pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
@@ -145,11 +147,22 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.claim().await?;
         }
         self.settle().await?;
+        let mut due = Ok(());
         if now >= self.next_due {
             self.next_due = now + DUE_EVERY;
-            if !self.take_due().await? && self.poller.can_rest() {
-                self.next_due = now + REST; // until the poller says that something is due
-            }
+            due = match self.take_due().await {
+                Ok(any) => {
+                    if !any && self.poller.can_rest() {
+                        self.next_due = now + REST; // until the poller says that something is due
+                    }
+                    Ok(())
+                }
+                // What is parked must not stand in the way of the log.
+                Err(error) => {
+                    self.next_due = Instant::now() + DUE_PAUSE;
+                    Err(error)
+                }
+            };
         }
         if now >= self.next_look {
             self.look().await?;
@@ -158,7 +171,7 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.next_keep = now + self.relay.limits.keep_every;
             self.keep().await?;
         }
-        Ok(())
+        due
     }
 
     fn wakes_at(&self) -> Instant {

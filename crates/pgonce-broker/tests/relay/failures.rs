@@ -403,3 +403,41 @@ async fn a_slow_sink_holds_no_more_than_the_cap_whatever_the_backlog() {
     running.stop().await.unwrap();
     assert_eq!(slow.most.load(Ordering::SeqCst), 32);
 }
+
+/// A database that refuses what came of one subject, or to say what is due.
+#[tokio::test]
+async fn what_the_database_refuses_of_one_lane_does_not_hold_the_others() {
+    let fixture = Fixture::new().await;
+    let see = &fixture.world.see;
+    // Of sixteen lanes, the events of s0 are in one, and most of the others in others.
+    see.run(
+        "create function refused() returns trigger language plpgsql as $$ begin raise exception 'no' using errcode = '54000'; end $$;
+         create trigger refused before insert on pgonce.parked for each row when (new.subject = 's0') execute function refused();
+         create or replace function pgonce._due_parked(p_subscription text, p_held jsonb, p_limit integer default 100,
+             p_bytes integer default 4194304)
+         returns table (lane smallint, cursor text, seq bigint, act text, message_id uuid, tenant text, topic text,
+             type text, subject text, headers jsonb, payload jsonb, created_at timestamptz, deliver_at timestamptz)
+         language plpgsql as $$ begin raise exception 'no' using errcode = '54000'; end $$",
+    )
+    .await;
+    // Of each subject the last one fails, so that each lane has something to write down.
+    fixture.sink.script(|n| (n > 16).then(poison));
+    let running = fixture.run();
+    fixture.publish(1, 32, 16).await;
+    let missing = "select count(*) from generate_series(1, 15) i where pgonce._lane_of('', 's' || i) <> pgonce._lane_of('', 's0') \
+         and not exists (select from pgonce.parked k where k.subject = 's' || i and k.state = 'dead')";
+    wait_until("the other lanes are recorded", DEADLINE, || async {
+        see.number(missing).await == 0
+    })
+    .await
+    .unwrap();
+    fixture.publish(33, 48, 16).await;
+    fixture.sink.heal();
+    let lane = "select count(distinct subject) from pgonce.parked where state = 'behind'";
+    wait_until("and the log is read on", DEADLINE, || async {
+        see.number(lane).await > 0
+    })
+    .await
+    .unwrap();
+    running.stop().await.unwrap();
+}

@@ -18,6 +18,11 @@ begin
     cursor := row(pgonce._outbox_floor(v_now), v_now, null, null)::pgonce.outbox_position;
     due := array(select s from unnest(p_subscriptions) s
                   where exists (select from pgonce.parked k
-                                 where k.subscription = s collate "C" and k.due_at <= pgonce.now()));
+                                 where k.subscription = s collate "C" and k.due_at <= pgonce.now()
+                                   -- What is behind another one cannot move: pgonce._due_parked does not give it.
+                                   and not exists (select from pgonce.parked f
+                                        where f.tenant = k.tenant and f.subscription = k.subscription and f.subject = k.subject
+                                          and f.state <> 'delayed' and f.seq <> k.seq
+                                          and (f.seq < k.seq or k.state = 'delayed') offset 0)));
 end
 $$;

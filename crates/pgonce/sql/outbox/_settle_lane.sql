@@ -87,7 +87,8 @@ begin
             v_parked.state := 'retry';
             v_parked.due_at := v_now + greatest(
                 pgonce._backoff(v_subscription.backoff, v_subscription.max_backoff, v_parked.attempts),
-                coalesce(v_outcome.after_ms, 0) * interval '1 millisecond');
+                -- A century at most: no timestamp is far beyond that.
+                least(greatest(v_outcome.after_ms, 0), 3155760000000) * interval '1 millisecond');
         elsif v_outcome.what in ('retry', 'dead') then
             v_parked.state := 'dead';
             v_parked.due_at := null;

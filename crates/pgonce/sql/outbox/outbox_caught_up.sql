@@ -1,7 +1,7 @@
 -- pgonce.outbox_caught_up(p_subscription, p_with): reports whether a subscription has got everything that a
 --          snapshot sees.
 -- answers  true: its lanes have passed all of that, and nothing that is parked for it is due. What is to be
---          retried later, not due yet, or dead is not waited for
+--          retried later, not due yet, dead, or behind one of these is not waited for
 -- locks    nothing
 -- writes   nothing
 -- raises   42704 no such subscription
@@ -14,7 +14,13 @@ as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);
 begin
-    return not exists (select from pgonce.parked k where k.subscription = p_subscription collate "C" and k.due_at <= pgonce.now())
+    return not exists (
+            select from pgonce.parked k
+             where k.subscription = p_subscription collate "C" and k.due_at <= pgonce.now()
+               and not exists (select from pgonce.parked f
+                                where f.tenant = k.tenant and f.subscription = k.subscription and f.subject = k.subject
+                                  and f.state <> 'delayed' and f.seq <> k.seq
+                                  and (f.seq < k.seq or k.state = 'delayed') offset 0))
        and not exists (
             select from pgonce.outbox_cursor l
              cross join pgonce.outbox_state f

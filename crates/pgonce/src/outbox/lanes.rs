@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::message::{Cursor, Message, Read};
 use crate::call::{Args, BEGIN, COMMIT, Caller, Row, Rows, Sql, unreadable};
 use crate::driver::Driver;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::once::Once;
 
 static CLAIM_LANES: Sql = Sql::kept(
@@ -154,8 +154,17 @@ impl Outcome {
 }
 
 /// PostgreSQL's texts have no U+0000.
-fn plain(reason: &str) -> String {
+pub(super) fn plain(reason: &str) -> String {
     reason.replace('\0', "")
+}
+
+/// Whether a text has a character that the server's encoding lacks.
+pub(super) fn is_refused(error: &Error, text: &str) -> bool {
+    matches!(error, Error::Database(_)) && error.code().starts_with("22") && !text.is_ascii()
+}
+
+pub(super) fn in_ascii(text: &str) -> String {
+    text.replace(|character: char| !character.is_ascii(), "?")
 }
 
 impl<D: Driver> Once<D> {
@@ -264,7 +273,8 @@ impl<D: Driver> Outbox<D> {
     }
 
     /// Keeps what came of a lane's events, and its cursor, in one step. [`Error::Fenced`]: somebody
-    /// else holds the lane. Code `P4060`: the subscription's dead letters are full.
+    /// else holds the lane. Code `P4060`: the subscription's dead letters are full. A reason with a character that the
+    /// server's encoding lacks is kept in ASCII.
     pub async fn settle(
         &self,
         subscription: &str,
@@ -275,13 +285,17 @@ impl<D: Driver> Outbox<D> {
         let outcomes = settlement.outcomes.iter();
         let outcomes: Vec<_> = outcomes.map(|(seq, what)| what.as_json(*seq)).collect();
         let outcomes = Value::from(outcomes).to_string();
-        let args = Args::new()
-            .text(subscription)
-            .int(i64::from(lane))
-            .int(epoch)
-            .text(settlement.cursor.as_ref().map(|cursor| cursor.0.as_str()))
-            .json(&*outcomes);
-        self.call(&SETTLE_LANE, args).await.map(drop)
+        let settle = async |outcomes: &str| {
+            let cursor = settlement.cursor.as_ref().map(|cursor| cursor.0.as_str());
+            let args = Args::new().text(subscription).int(i64::from(lane));
+            let args = args.int(epoch).text(cursor).json(outcomes);
+            self.call(&SETTLE_LANE, args).await.map(drop)
+        };
+        match settle(&outcomes).await {
+            // Only reasons have such characters.
+            Err(error) if is_refused(&error, &outcomes) => settle(&in_ascii(&outcomes)).await,
+            settled => settled,
+        }
     }
 
     /// Keeps how far lanes are, and gives them back where asked to. Answers the lanes that were

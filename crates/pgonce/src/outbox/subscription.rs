@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::lanes::Outbox;
+use super::lanes::{Outbox, in_ascii, is_refused, plain};
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
 use crate::error::Result;
@@ -254,10 +254,18 @@ impl<D: Driver> Outbox<D> {
         self.call(&REPLAY_SINCE, args).await.map(drop)
     }
 
-    /// A subscription no longer holds the log; its relays stop and report why.
+    /// A subscription no longer holds the log; its relays stop and report why. A reason with a character that the
+    /// server's encoding lacks is kept in ASCII.
     pub async fn evict(&self, subscription: &str, reason: &str) -> Result<()> {
-        let args = Args::texts([subscription, reason]);
-        self.call(&EVICT, args).await.map(drop)
+        let evict = async |reason: &str| {
+            let args = Args::texts([subscription, reason]);
+            self.call(&EVICT, args).await.map(drop)
+        };
+        let reason = plain(reason);
+        match evict(&reason).await {
+            Err(error) if is_refused(&error, &reason) => evict(&in_ascii(&reason)).await,
+            evicted => evicted,
+        }
     }
 
     /// The oldest dead letters of a subscription, at most `limit`.

@@ -1,0 +1,15 @@
+-- 0017_parked_in_order: a look at the parked events of one subject takes as long however many of them wait for their time, and how much of its
+-- events a projection began without is counted in messages where a consumer has stored them.
+-- breaking: no
+
+-- Each holds relays up for the time that it takes to read the table once. What stands in a subject's way, and which of those that
+-- wait for their time comes first.
+create index parked_in_order on pgonce.parked (tenant, subscription, subject, seq) where state <> 'delayed';
+create index parked_by_time on pgonce.parked (tenant, subscription, subject, due_at, seq) where state = 'delayed';
+
+-- It was a number of the log. Not where there is none: on Citus nobody may write the table.
+do $$ begin
+    if exists (select from pgonce.projection p where p.from_consumer is not null and p.begins_after <> 0) then
+        update pgonce.projection p set begins_after = 0 where p.from_consumer is not null;
+    end if;
+end $$;
