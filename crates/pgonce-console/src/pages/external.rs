@@ -212,7 +212,7 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
     let mut record = app.db.rows(ONE, &[names[0], names[1], Some(seen)]).await?;
     for row in &mut record {
         for member in ["request", "response"] {
-            super::intent::hide(row, member, &app.redact);
+            super::hide::hide(row, member, &app.redact);
         }
     }
     let (mut reported, mut acts) = (Vec::new(), Vec::new());

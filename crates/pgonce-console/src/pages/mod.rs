@@ -4,6 +4,7 @@ mod chart;
 mod copy;
 mod external;
 mod find;
+mod hide;
 mod imports;
 mod intent;
 pub(crate) mod intents;

@@ -263,7 +263,7 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
         .await?;
     for row in &mut record {
         for member in ["payload", "progress", "result"] {
-            super::intent::hide(row, member, &app.redact);
+            super::hide::hide(row, member, &app.redact);
         }
     }
     let scope = record
