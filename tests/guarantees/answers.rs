@@ -237,3 +237,113 @@ for_each_driver!(
     a_scope_keeps_of_an_answer_what_its_contract_says_and_no_more,
     a_large_answer_does_not_bloat_the_hot_row,
 );
+
+/// A reference that cannot be kept: too long for its index, or with a character that PostgreSQL cannot store.
+fn bad_references() -> [String; 2] {
+    let mut random = rand::rng();
+    let long = (0..600).map(|_| format!("{:032x}", random.random::<u128>()));
+    let long = long.collect::<String>();
+    [long, "a\0b".to_owned()]
+}
+
+async fn a_reference_that_cannot_be_kept_fails_no_work_that_is_done<D: TestDriver>(
+    world: World<D>,
+) {
+    for (n, bad) in bad_references().into_iter().enumerate() {
+        let ack = Ack::value(&7).unwrap().and_reference("order", bad);
+        // Nothing has happened yet: the effect goes too.
+        let request = intent(&format!("atomic {n}"));
+        let run = world.once.run(&request, |mut attempt| {
+            let ack = ack.clone();
+            async move {
+                effect(&mut attempt).await?;
+                attempt.succeed(ack).await
+            }
+        });
+        assert_eq!(run.await.unwrap_err().code(), "22023");
+        assert_eq!(world.see.effects(&request).await, 0);
+        // It may have happened outside.
+        for transact in [false, true] {
+            let request = intent(&format!("leased {n} {transact}"));
+            let Claim::Run(lease) = world.once.lease(&request, HOUR).await.unwrap() else {
+                panic!("not fresh")
+            };
+            let done = if transact {
+                let ack = &ack;
+                lease
+                    .transact(|attempt| attempt.succeed(ack.clone()))
+                    .await
+                    .unwrap()
+            } else {
+                lease.succeed(ack.clone()).await.unwrap()
+            };
+            assert!(done.ack().reference().is_none(), "{n} {transact}");
+            let again = world.once.answer(&request).await.unwrap().unwrap();
+            assert!(again.ack().reference().is_none(), "{n} {transact}");
+            assert_eq!(again.read::<i32>().unwrap(), 7);
+        }
+    }
+}
+
+for_each_driver!(a_reference_that_cannot_be_kept_fails_no_work_that_is_done);
+
+/// It comes from a caller's header.
+async fn no_command_fails_for_its_correlation_id<D: TestDriver>(world: World<D>) {
+    for (n, id) in bad_references().into_iter().enumerate() {
+        let request = intent(&format!("correlated {n}")).correlation(&*id);
+        let kept = request.correlation_id().unwrap().to_owned();
+        assert!(id.replace('\0', "").starts_with(&kept) && kept.len() <= 1000);
+        assert!(!world.run(&request).await.unwrap().replayed());
+        assert_eq!(world.see.record(&request, "correlation_id").await, kept);
+    }
+    let many = "é".repeat(999);
+    let request = intent("on a character").correlation(many);
+    assert_eq!(request.correlation_id().unwrap().len(), 1000);
+}
+
+for_each_driver!(no_command_fails_for_its_correlation_id);
+
+#[tokio::test]
+async fn a_long_reference_of_a_lease_is_left_out_in_sql_too() {
+    let world = World::<pgonce::driver::tokio_postgres::TokioPostgres>::new().await;
+    let see = &world.see;
+    let [long, _] = bad_references();
+    let long = format!("$long${long}$long$");
+    let claim = "select pgonce.claim('s', 'atomic', '\\x01')";
+    see.run(&format!("begin; {claim}")).await;
+    let succeed = format!("select pgonce.succeed('s', 'atomic', '\\x01', 1, '7', 'order', {long})");
+    assert_eq!(see.code(&succeed).await, "22023");
+    see.run("rollback").await;
+    for column in ["p_ref_id", "p_correlation"] {
+        let claim = format!("select fence from pgonce.claim('s', '{column}', '\\x01', '1 minute')");
+        let fence = see.number(&claim).await;
+        see.run(&format!(
+            "select pgonce.succeed('s', '{column}', '\\x01', {fence}, '7', {column} => {long})"
+        ))
+        .await;
+    }
+    let kept = "select count(*) from pgonce.intent where status = 'succeeded' and answer = '7' and coalesce(ref_id, correlation_id) is null";
+    assert_eq!(see.number(kept).await, 2);
+}
+
+#[tokio::test]
+async fn an_effect_whose_reference_is_too_long_to_keep_has_happened() {
+    let world = World::<pgonce::driver::tokio_postgres::TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("create schema shop; grant usage, create on schema shop to world_app; \
+             create function shop.find(p_scope text, p_key text, p_tenant text) returns table (answer jsonb, ref_type text, ref_id text) \
+             language sql security definer set search_path = pg_catalog, pg_temp \
+             as $$ select '7'::jsonb, 'order', (select string_agg(md5(i::text), '') from generate_series(1, 300) i) $$; \
+             alter function shop.find owner to world_app; select pgonce.define_scope('s', '1 day', p_probe => 'shop.find')")
+        .await;
+    see.run("select pgonce.claim('s', 'k', '\\x01', '1 minute'); select pgonce._move_clock('2 minutes')")
+        .await;
+    let recovered = world.owner.recovery().run_once().await.unwrap();
+    assert_eq!(recovered.succeeded, 1);
+    let claim = "select outcome || ' ' || answer from pgonce.claim('s', 'k', '\\x01')";
+    assert_eq!(see.text(claim).await, "replay 7");
+    let why = see
+        .text("select reason from pgonce.operator_act where act = 'recover'")
+        .await;
+    assert!(why.ends_with("9600 bytes is too long to keep"), "{why}");
+}

@@ -57,7 +57,8 @@ impl Ack {
         Self::default()
     }
 
-    /// Adds a reference to what was made.
+    /// Adds a reference to what was made. Its id has at most 1000 bytes, and neither part holds U+0000: an atomic attempt that succeeds
+    /// with another one is refused ([`Error::Invalid`]); leased work is recorded without it, since it may have happened outside.
     #[must_use]
     pub fn and_reference(mut self, kind: impl Into<String>, id: impl ToString) -> Self {
         self.reference = Some((kind.into(), id.to_string()));
@@ -70,6 +71,28 @@ impl Ack {
     pub fn keep_for(mut self, time: Duration) -> Self {
         self.keep = Some(time.min(MAX_KEEP));
         self
+    }
+
+    /// What is recorded of it under this fence.
+    pub(crate) fn kept(mut self, fence: i64) -> Result<Self> {
+        let complaint = match &self.reference {
+            Some((kind, id)) if kind.contains('\0') || id.contains('\0') => {
+                "the reference holds the character U+0000, which PostgreSQL cannot store"
+            }
+            Some((_, id)) if id.len() > MAX_REFERENCE => "the reference has more than 1000 bytes",
+            _ => return Ok(self),
+        };
+        // An atomic attempt: nothing has happened yet.
+        if fence % 2 == 1 {
+            return Err(Error::Invalid(ErrorDetail::new(
+                "22023",
+                complaint,
+                "Refer to what was made by its key, or put the text into the answer.",
+            )));
+        }
+        tracing::warn!(complaint, "a success is recorded without its reference");
+        self.reference = None;
+        Ok(self)
     }
 
     /// The stored value as JSON; `None` when the scope keeps none.
@@ -106,6 +129,9 @@ impl Failure {
         Ok(self)
     }
 }
+
+/// Maximum length of a reference's id, in bytes: an index has it.
+const MAX_REFERENCE: usize = 1000;
 
 /// Maximum nesting of an answer: deeper JSON can be written, but not read again.
 const MAX_DEPTH: usize = 127;

@@ -58,6 +58,7 @@ impl<D: Driver> Attempt<D> {
             attempts,
             ..
         } = self;
+        let ack = ack.kept(fence)?;
         let success = Success::new(&intent, &ack, owner.as_deref(), keys.as_deref())?;
         fault_point!("succeed.before_settle");
         // From here the session does not go back to its lender: one whose commit was cancelled must

@@ -11,6 +11,9 @@ use crate::fingerprint::Fingerprint;
 /// Maximum length of a tenant, scope or key, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
+/// Maximum length of a correlation id: an index has it.
+const MAX_CORRELATION_BYTES: usize = 1000;
+
 /// What somebody wants to happen once: its name, and the fingerprint of the request behind it.
 ///
 /// ```
@@ -96,10 +99,14 @@ impl Intent {
         Ok(self)
     }
 
-    /// An id that ties its records to your logs and traces.
+    /// An id that ties its records to your logs and traces. It often is a caller's, and never what a command fails for: U+0000 is
+    /// left out, and so is what goes beyond 1000 bytes.
     #[must_use]
     pub fn correlation(mut self, id: impl Into<String>) -> Self {
-        self.correlation = Some(id.into());
+        let mut id = id.into();
+        id.retain(|c| c != '\0');
+        id.truncate(id.floor_char_boundary(MAX_CORRELATION_BYTES));
+        self.correlation = Some(id);
         self
     }
 

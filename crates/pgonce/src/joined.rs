@@ -100,7 +100,7 @@ impl<T: InTransaction> Joined<T> {
     /// Records the acknowledgement in your transaction, and gives that back: nothing is true before
     /// you commit. `ack` is an [`Ack`](crate::Ack), or a reference to the answer.
     pub async fn succeed<A: IntoAck>(mut self, ack: A) -> Result<(Done<A::Answer>, T)> {
-        let ack = ack.into_ack()?;
+        let ack = ack.into_ack()?.kept(self.fence)?;
         let keys = self.keys.as_deref();
         let success = Success::new(&self.intent, &ack, self.owner.as_deref(), keys)?;
         self.tx.call(&SUCCEED, success.args(self.fence)).await?;

@@ -232,7 +232,8 @@ impl<D: Driver> Lease<D> {
     /// all turns the next away with [`Error::Fenced`] or [`Error::LostRace`]; then claim again, and
     /// the stored answer comes back.
     pub async fn record(&self, ack: &Ack) -> Result<Done> {
-        let success = Success::new(&self.intent, ack, self.once.owner(), self.once.keys())?;
+        let ack = ack.clone().kept(self.fence)?;
+        let success = Success::new(&self.intent, &ack, self.once.owner(), self.once.keys())?;
         fault_point!("succeed.before_settle");
         // One statement, which is its own transaction: it checks the fence under the row's lock.
         let held = self.held();

@@ -31,10 +31,10 @@ pub(crate) static SUCCEED_LEASE: Sql = Sql::kept(
     "select 'done' from pgonce.succeed($1, $2, $3, $4::text::bigint, $5, $6, $7, $8, $9, $10, \
      $11::text::interval)",
 );
-/// A failure, under its fence.
 /// The answer is larger than the contract allows.
 pub(crate) const ANSWER_TOO_LARGE: &str = "P4040";
 
+/// A failure, under its fence.
 pub(crate) static FAIL: Sql = Sql::kept(
     "select 'done' from pgonce.fail($1, $2, $3, $4::text::bigint, $5::text::boolean, $6, $7, \
      $8, $9, $10, $11, $12::text::interval)",

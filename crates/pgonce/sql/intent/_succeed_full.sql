@@ -21,6 +21,18 @@ begin
     if p_fence % 2 = 1 and not pgonce._is_open_attempt(p_tenant, p_scope, p_key) then
         perform pgonce._raise_transaction_ended();
     end if;
+    if greatest(octet_length(p_ref_id), octet_length(p_correlation)) > 1000 then
+        if p_fence % 2 = 1 then
+            raise exception 'the reference or the correlation id has % bytes; at most 1000',
+                greatest(octet_length(p_ref_id), octet_length(p_correlation)) using errcode = '22023',
+                detail = format('scope %s.', p_scope), hint = 'Refer to what was made by its key, or put the text into the answer.';
+        end if;
+        -- What is done is recorded: it may have happened outside, and would happen again.
+        raise warning 'the reference and the correlation id were left out: one has more than 1000 bytes, scope %', p_scope;
+        p_ref_type := null;
+        p_ref_id := null;
+        p_correlation := null;
+    end if;
     v_contract := pgonce._contract(p_tenant, p_scope);
     perform pgonce._force_durable_commit();
     -- Every function is called before the statement: on Citus a statement may call none of them.

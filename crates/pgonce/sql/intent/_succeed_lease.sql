@@ -21,7 +21,8 @@ begin
        and i.fingerprint = p_fingerprint
        and pgonce._fence_is_current(i, p_fence, n.now, s.stale)
        and s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C" and s.storage = 'answer'
-       and coalesce(octet_length(p_answer::text), 0) <= s.max_answer;
+       and coalesce(octet_length(p_answer::text), 0) <= s.max_answer
+       and coalesce(greatest(octet_length(p_ref_id), octet_length(p_correlation)), 0) <= 1000;
     return found;
 end
 $$;

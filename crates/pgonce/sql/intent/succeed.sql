@@ -7,7 +7,9 @@
 -- raises   2D000 an atomic claim was made in another transaction; P4010 nothing to record it on, or another
 --          attempt finished first; P4012 a newer attempt holds the intent, or its lease ran out and may not
 --          be used any more; P4002 it belongs to another request; P4040 the answer is
---          too large; P4044 the tenant has too many keys; P4000 P4001 P4003 22023 bad input
+--          too large; P4044 the tenant has too many keys; P4000 P4001 P4003 22023 bad input, and an atomic
+--          success whose p_ref_id or p_correlation has more than 1000 bytes: those of a lease are left out, with a warning, since its
+--          work is done
 -- note     p_keep keeps this answer for longer or shorter than the contract's retention
 -- example  select fence from pgonce.claim('mail.send', 'mail-8', '\x5e88', '30 seconds') \gset
 --          -- the work happens here, outside of any transaction
@@ -21,7 +23,8 @@ returns void
 language plpgsql volatile
 as $$
 begin
-    if p_keep is null and pgonce._is_first(p_fence) and pgonce._is_marked(p_tenant, p_scope, p_key, p_fingerprint)
+    if p_keep is null and (p_ref_id is null or pg_catalog.octet_length(p_ref_id) operator(pg_catalog.<=) 1000)
+       and pgonce._is_first(p_fence) and pgonce._is_marked(p_tenant, p_scope, p_key, p_fingerprint)
        and pgonce._force_durable_commit() then
         insert into pgonce.intent
         select r.* from pgonce.scope s, pgonce._success_row_with_retention(p_scope, p_key, p_fingerprint, p_answer,

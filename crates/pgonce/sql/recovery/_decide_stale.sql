@@ -5,7 +5,7 @@
 -- locks    the intent's row
 -- writes   the row; a row of pgonce.operator_act for each decision; for what is released, a job where the contract has a queue
 -- raises   P4012 another attempt holds the intent; P4040 the answer is too large
--- note     a contract whose probe has changed since decides nothing: what was not asked is not known
+-- note     a reference of more than 1000 bytes is left out. A contract whose probe has changed since decides nothing: what was not asked is not known
 create or replace function pgonce._decide_stale(p_scope text, p_key text, p_fence bigint, p_probe text, p_found boolean,
     p_answer jsonb, p_ref_type text, p_ref_id text, p_why text, p_tenant text, p_person text)
 returns text
@@ -26,6 +26,12 @@ begin
         raise exception 'fence % does not hold the intent', p_fence using errcode = 'P4012',
             detail = format('scope %s: an operator or another attempt was faster.', p_scope),
             hint = 'Nothing has to be done.';
+    end if;
+    if octet_length(p_ref_id) > 1000 then
+        -- As pgonce.succeed does: that it happened is what counts.
+        v_why := coalesce(v_why, p_probe || ' found an effect; its reference of ' || octet_length(p_ref_id) || ' bytes is too long to keep');
+        p_ref_type := null;
+        p_ref_id := null;
     end if;
     v_contract := pgonce._contract(p_tenant, p_scope);
     v_now := pgonce.now();
