@@ -38,7 +38,7 @@ async fn a_role_that_acts_for_all_tenants_is_not_bound() {
     all_done(&owner, &[&unbind, &grant(&name, "operator")]).await;
 }
 
-/// A role may become a member of another one at any time, and nobody tells pgonce.
+/// A role may become a member of another one at any time, without a call of pgonce.
 #[tokio::test]
 async fn a_bound_role_that_became_a_relay_moves_no_subscription() {
     let (shop, url) = bound().await;

@@ -119,7 +119,7 @@ begin
             ('owner', 'grant_to revoke_from _apply_grants _grants isolate_tenants bind_tenant _refuse_bound _bound_as _is_granted set_strict
                 _set_clock _move_clock _reset_clock _backoff _set_wal_publication
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
-                _guard_scopes _assert_claim_settled _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays
+                _guard_scopes _assert_claim_settled _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays _projection_gone
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
                 _raise_lane_fenced _ended_between _others_snapshot _is_in_window _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _kept_until _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
