@@ -1,7 +1,8 @@
 -- pgonce._session_tenant(): the only tenant that this session may act for.
 -- answers  null: its login role is not bound to a tenant
 -- raises   42501 the role is bound to the tenant of the setting pgonce.tenant, and the setting is empty
--- note     by session_user, under whatever name it was bound: see pgonce._bound_as. Inside a function with the owner's rights current_user is the owner
+-- note     by session_user, under whatever name it was bound: see pgonce._bound_as. Inside a function with the owner's rights
+--          current_user is the owner
 create or replace function pgonce._session_tenant()
 returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp

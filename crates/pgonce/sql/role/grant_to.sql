@@ -3,7 +3,8 @@
 -- answers  nothing
 -- locks    pgonce.role_grant and the catalogue rows of what it grants; callers take turns
 -- writes   one row of pgonce.role_grant and, where it is new, one of pgonce.operator_act; grants, and policies for those who may read all
--- raises   22023 the part is none of these, or is relay or operator and the role, or a member of it, is bound to a tenant; 42704 there is no such role
+-- raises   22023 the part is none of these, or is relay or operator and the role, or a member of it, is bound to a tenant;
+--          42704 there is no such role
 -- note     a role may have several parts. Calling it again changes nothing; `migrate up` calls it again for every role, so that
 --          new tables and functions are covered. pgonce._grants lists what each part has. What a dropped role had, another role of its
 --          name does not get; nor does a role get again what a dump that was restored without privileges left out
