@@ -104,6 +104,31 @@ select format('%s may create in schema %s', case when a.grantee = 0 then 'everyo
   from pg_namespace n cross join lateral aclexplode(n.nspacl) a
  where n.oid = {schema} and a.privilege_type = 'CREATE' and a.grantee <> n.nspowner order by 1 limit 20;
 
+-- check: owner-differs
+-- severity: critical
+-- title: an object of pgonce belongs to another role than its tables
+-- why: A function has its owner's rights. Under a superuser it passes the isolation of tenants; under another role it fails as soon as that role loses a right, and no upgrade can replace it.
+select format('%s belongs to %I, and %I owns pgonce.intent', x.object, pg_get_userbyid(x.owner), o.rolname) as evidence,
+       case when x.is_code and l.object is null then null else format('alter %s owner to %I;', x.object, o.rolname) end as sql,
+       -- No SQL: a stranger's code must be read before it is given the rights of another role.
+       case when x.is_code and l.object is null
+            then format('read it, as pgonce did not load it so; then drop it, or alter %s owner to %I', x.object, o.rolname) end as command
+  from (select 'schema ' || n.nspname, n.nspowner, false from pg_namespace n
+         where n.oid = {schema} and n.nspowner <> 'pg_database_owner'::regrole
+        union all
+        -- Indexes and sequences of columns follow their tables.
+        select case c.relkind when 'c' then 'type ' when 'v' then 'view ' when 'S' then 'sequence ' else 'table ' end || c.oid::regclass, c.relowner, c.relkind = 'v'
+          from pg_class c where c.relnamespace = {schema} and c.relkind in ('r', 'p', 'v', 'S', 'c')
+           and not exists (select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = c.oid and c.relkind = 'S' and d.deptype in ('a', 'i'))
+        union all
+        select 'type ' || t.oid::regtype, t.typowner, false from pg_type t where t.typnamespace = {schema} and t.typtype in ('e', 'd')
+        union all
+        select 'function ' || p.oid::regprocedure, p.proowner, true from pg_proc p where p.pronamespace = {schema} and p.prokind in ('f', 'p')
+       ) as x (object, owner, is_code)
+  join pg_class i on i.oid = 'pgonce.intent'::regclass join pg_roles o on o.oid = i.relowner cross join pgonce.routines r
+  left join {definitions} as l (object, digest) on l.object = x.object and l.digest = r.definitions ->> l.object
+ where x.owner <> i.relowner order by 1 limit 20;
+
 -- check: granted-role-superuser
 -- severity: warning
 -- title: a role that does a part of the work is a superuser, or bypasses row level security
@@ -119,8 +144,10 @@ select format('role %s does part %s', r.rolname, g.part) as evidence,
 select format('machine %s, from %L to %L: %s', r.machine, r.from_state, r.to_state,
            case when f.oid is null then format('there is no %s(text, text, jsonb)', r.guard)
                else format('%s belongs to %I', f.oid::regprocedure, pg_get_userbyid(f.proowner)) end) as evidence,
-       case when f.oid is not null then format('alter function %s owner to %I;', f.oid::regprocedure, pg_get_userbyid(o.relowner)) end as sql,
-       case when f.oid is null then 'create it again, or call pgonce.define_transition with another guard or none' end as command
+       -- No SQL: a stranger's code must be read before it is given the rights of another role.
+       case when f.oid is null then 'create it again, or call pgonce.define_transition with another guard or none'
+            else format('read it; if it may run with the rights of %I: alter function %s owner to %I', pg_get_userbyid(o.relowner),
+                f.oid::regprocedure, pg_get_userbyid(o.relowner)) end as command
   from pgonce.transition_rule r join pg_class o on o.oid = 'pgonce.intent'::regclass
   left join pg_proc f on f.oid = to_regprocedure(r.guard || '(text, text, jsonb)')
  where r.guard is not null and (f.oid is null or not pg_has_role(f.proowner, o.relowner, 'member')

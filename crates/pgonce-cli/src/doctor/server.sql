@@ -93,7 +93,10 @@ select 'pg_is_in_recovery() is true' as evidence, 'give the address of the prima
 -- title: nobody reads a replication slot
 -- why: The server keeps its log, and vacuum keeps dead rows, until somebody reads the slot: in the end the disk is full.
 select format('slot %s, %s, keeps %s', s.slot_name, s.slot_type, coalesce(pg_size_pretty(w.bytes), 'what follows')) as evidence,
-       format('select pg_drop_replication_slot(%L);', s.slot_name) as sql
+       -- No SQL: only people know whether its reader comes back, and what it has not read is gone with the slot.
+       case when s.slot_name ~ '^pgonce_[0-9]+_[0-9]+_to_[0-9]+$'
+            then 'let the other region read it: the facts that it keeps are not there yet; where that region never comes back: pgonce region leave'
+            else format('start its reader; if it never comes back: select pg_drop_replication_slot(%L)', s.slot_name) end as command
   from pg_replication_slots s
   cross join lateral (select case when not pg_is_in_recovery() then pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn) end as bytes) w
  where not s.active and not s.temporary and s.restart_lsn is not null order by 1 limit 20;
@@ -113,7 +116,9 @@ select format('process %s of %s, %s, since %s', a.pid, a.usename, a.state, date_
 -- title: a prepared transaction was never finished
 -- why: It keeps its locks and its claims through restarts, and holds vacuum back, until somebody commits it or rolls it back.
 select format('%L, by %s, since %s', p.gid, p.owner, date_trunc('second', p.prepared)) as evidence,
-       format('rollback prepared %L;', p.gid) as sql
+       -- No SQL: its coordinator may have committed its other half.
+       format('ask its coordinator: commit prepared %L, or rollback prepared %L',
+           p.gid, p.gid) as command
   from pg_prepared_xacts p where p.database = current_database() and p.prepared < pgonce.now() - interval '5 minutes'
  order by p.prepared limit 20;
 

@@ -118,6 +118,10 @@ const FAULTS: &[(&[&str], &str)] = &[
     (&["grants-too-wide"], "grant delete on pgonce.intent to public"),
     (&["grants-too-wide"], "create role clerk; select pgonce.grant_to('clerk', 'app'); grant update on pgonce.intent to clerk"),
     (&["schema-create"], "grant create on schema pgonce to public"),
+    (&["owner-differs"], "create role clerk; alter function pgonce.purge owner to clerk; alter table pgonce.suppressed owner to clerk;
+        alter view pgonce.most_retried owner to clerk; alter type pgonce.status owner to clerk; alter sequence pgonce.outbox_seq owner to clerk"),
+    (&["owner-differs"], "create role clerk; create function pgonce.theirs() returns int language sql security definer return 1;
+        alter function pgonce.theirs owner to clerk"),
     (&["granted-role-superuser"], "create role root superuser; select pgonce.grant_to('root', 'app')"),
     (&["transition-guard"], "create function public.g(text, text, jsonb) returns boolean language sql return true; create role clerk;
         alter function public.g owner to clerk; select pgonce.define_transition('m', '', 'a', 'public.g')"),
@@ -269,6 +273,16 @@ async fn faults_of_sessions_and_of_the_server_are_found_too() {
         .await
         .unwrap();
     assert_eq!(ids(&findings(&url, &[])), BTreeSet::from(["slot-inactive"]));
+    // What loses data is no line of the script.
+    let no_sql = |id: &str| {
+        let script = pgonce(&url, &["doctor", "--only", id, "--fix-sql"]).out;
+        assert!(script.contains("-- run: "), "{script}");
+        assert!(
+            script.lines().all(|line| line.starts_with("--")),
+            "{script}"
+        );
+    };
+    no_sql("slot-inactive");
     client
         .batch_execute("select pg_drop_replication_slot('lost')")
         .await
@@ -307,6 +321,7 @@ async fn faults_of_sessions_and_of_the_server_are_found_too() {
         .await
         .unwrap();
     assert!(only("old-transaction") && only("prepared-transaction"));
+    no_sql("prepared-transaction");
     client
         .batch_execute("select pgonce._reset_clock()")
         .await
