@@ -93,7 +93,7 @@ pub(crate) async fn read_up_to(limit: usize, body: Body) -> Read {
 
 /// A whole body may take so many times as long as its next piece: a slow client is served, one that
 /// drips is not.
-const WHOLE_BODY: u32 = 10;
+pub(crate) const WHOLE_BODY: u32 = 10;
 
 /// How much of a refused body is still taken off the wire, and for how long.
 const LINGER: (usize, Duration) = (8 * 1024 * 1024, Duration::from_secs(2));

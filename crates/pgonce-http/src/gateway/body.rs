@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::headers::{Trusted, trailers_for_upstream};
 
@@ -53,9 +53,11 @@ pub(crate) struct StallTimeout {
     inner: Body,
     timeout: Duration,
     whose: Stalled,
-    /// RouteBuilder only when there is something to wait for.
+    /// Made only when there is something to wait for.
     sleep: Option<Pin<Box<Sleep>>>,
     waiting: bool,
+    /// When all of it must have come.
+    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl StallTimeout {
@@ -66,7 +68,14 @@ impl StallTimeout {
             whose,
             sleep: None,
             waiting: false,
+            end: None,
         }
+    }
+
+    /// The same, and it ends with the error also where it has not come whole after `time`.
+    pub(crate) fn whole_within(mut self, time: Duration) -> Self {
+        self.end = Some(Box::pin(sleep(time)));
+        self
     }
 }
 
@@ -76,6 +85,11 @@ impl http_body::Body for StallTimeout {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Piece> {
         let this = &mut *self;
+        if let Some(end) = &mut this.end
+            && end.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Some(Err(axum::Error::new(this.whose))));
+        }
         if let Poll::Ready(piece) = Pin::new(&mut this.inner).poll_frame(cx) {
             this.waiting = false;
             return Poll::Ready(piece);
@@ -233,6 +247,26 @@ mod tests {
         let error = body.frame().await.unwrap().unwrap_err();
         assert_eq!(Stalled::behind(&error), Some(Stalled::Client));
         assert_eq!(before.elapsed(), Duration::from_secs(30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_drips_ends_in_time() {
+        let (feed, body) = fed();
+        let body = StallTimeout::new(body, Duration::from_secs(30), Stalled::Client);
+        let mut body = body.whole_within(Duration::from_secs(90));
+        let before = Instant::now();
+        let read = async { while body.frame().await.unwrap().is_ok() {} };
+        let drip = async {
+            loop {
+                feed.send("x").unwrap();
+                sleep(Duration::from_secs(20)).await;
+            }
+        };
+        tokio::select! {
+            () = read => {}
+            () = drip => {}
+        }
+        assert_eq!(before.elapsed(), Duration::from_secs(90));
     }
 
     #[tokio::test(start_paused = true)]

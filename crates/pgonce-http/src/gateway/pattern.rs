@@ -116,22 +116,48 @@ impl Segment {
 }
 
 /// The segments of a path as services read it that ignore case, a trailing slash and repeated slashes. `%2F` is a slash to
-/// some of them and a part of a segment to others, so that a path may have two readings.
+/// some of them and a part of a segment to others; a semicolon, as it is or as `%3B`, begins parameters that are no part of
+/// a segment, or is a character like others. So a path may have several readings.
 pub(crate) fn loose_readings(path: &str) -> Vec<Vec<String>> {
     let Some(path) = path.strip_prefix('/') else {
         return Vec::new();
     };
-    let lower = |bytes: &[u8]| String::from_utf8_lossy(bytes).to_lowercase();
-    let segments = path.split('/').filter(|found| !found.is_empty());
-    let mut readings: Vec<Vec<String>> =
-        vec![segments.map(|found| lower(&decoded(found))).collect()];
-    let whole = decoded(path);
-    let segments = whole.split(|byte| *byte == b'/');
-    let other: Vec<String> = segments.filter(|f| !f.is_empty()).map(lower).collect();
-    if other != readings[0] {
-        readings.push(other);
+    let is_slash = |byte: &u8| *byte == b'/';
+    let mut spellings = vec![path.to_owned()];
+    if path.contains(';') {
+        let names = path
+            .split('/')
+            .map(|found| without_parameters(found.as_bytes()));
+        let names: Vec<_> = names.map(String::from_utf8_lossy).collect();
+        spellings.push(names.join("/"));
+    }
+    let mut readings: Vec<Vec<String>> = Vec::new();
+    for spelling in &spellings {
+        let one_by_one = spelling.split('/').map(decoded);
+        let whole = decoded(spelling);
+        let at_once = whole.split(is_slash).map(Cow::Borrowed);
+        for segments in [one_by_one.collect::<Vec<_>>(), at_once.collect()] {
+            for cut in [false, true] {
+                let names = segments.iter().map(|found| match cut {
+                    true => without_parameters(found),
+                    false => found,
+                });
+                let names = names.filter(|name| !name.is_empty());
+                let names = names.map(|name| String::from_utf8_lossy(name).to_lowercase());
+                let reading = names.collect();
+                if !readings.contains(&reading) {
+                    readings.push(reading);
+                }
+            }
+        }
     }
     readings
+}
+
+/// A segment without its parameters.
+fn without_parameters(segment: &[u8]) -> &[u8] {
+    let mut parts = segment.split(|byte| *byte == b';');
+    parts.next().unwrap_or_default()
 }
 
 /// Whether a path has a segment `.` or `..`, in any spelling that services read as one: another segment than the
@@ -141,8 +167,7 @@ pub(crate) fn has_dot_segments(path: &str) -> bool {
     let mut segments = path.split(|byte| matches!(byte, b'/' | b'\\'));
     segments.any(|segment| {
         // Some services take what follows a semicolon off first.
-        let name = segment.split(|byte| *byte == b';').next();
-        matches!(name, Some(b"." | b".."))
+        matches!(without_parameters(segment), b"." | b"..")
     })
 }
 
@@ -292,6 +317,15 @@ mod tests {
             ("/invoices/{id}/pay", "/invoices/2024%2F17/pay", true),
             ("/invoices/{id}/pay", "/Invoices%2F17//Pay", true),
             ("/invoices/{id}/pay", "/invoices/17", false),
+            ("/orders", "/orders;v=1", true),
+            ("/orders", "/Orders;v=1;jsessionid=7/", true),
+            ("/orders", "/orders%3Bv=1", true),
+            ("/orders", "/;v=1/orders", true),
+            ("/orders;v=1", "/orders;v=1", true),
+            ("/orders/{id}/pay", "/orders;a/7;b/pay;c", true),
+            ("/orders/{id}/pay", "/orders;a%2F7;b/7/pay", true),
+            ("/orders/{id}/pay", "/orders%2F7;b/pay", true),
+            ("/orders", "/orde;rs", false),
         ] {
             assert_eq!(
                 matches_loosely(&pattern(written), path),
@@ -304,7 +338,7 @@ mod tests {
     #[test]
     fn a_loose_match_is_never_narrower_than_an_exact_one() {
         let parts = [
-            "", "/", "/a", "/A", "/%61", "/a%2Fb", "/%2F", "/%", "/\u{3a3}",
+            "", "/", "/a", "/A", "/%61", "/a%2Fb", "/%2F", "/%", "/\u{3a3}", "/a;b", "/;", "/a%3B",
         ];
         let mut paths = vec!["/a/b/c".to_owned(), "*".to_owned()];
         for a in parts {

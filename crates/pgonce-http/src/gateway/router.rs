@@ -72,8 +72,7 @@ impl Router {
             ([], []) => {}
             // Under the same key it would be two requests.
             _ => {
-                let detail =
-                    "the path means two routes, by whether %2F is a slash; send it without %2F";
+                let detail = "the path means two routes, by how %2F and semicolons are read; send it without them";
                 return Err(Box::new(errors::answer(
                     StatusCode::BAD_REQUEST,
                     "path_invalid",
