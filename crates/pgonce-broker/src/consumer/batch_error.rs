@@ -16,7 +16,7 @@ pub(super) enum BatchError {
     Transient(Error),
     /// One of the messages cannot be applied.
     Message(Error),
-    /// Another worker has the messages now.
+    /// Another worker has the messages now, or the database was taken back.
     Fenced(Error),
     /// Retrying cannot help: the configuration or the installation is wrong.
     Fatal(Error),
@@ -27,11 +27,19 @@ pub(super) fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
     Error::work(format!("the handler panicked: {}", panic_text(panic)))
 }
 
-/// An error of a call of ours: never a message's fault.
+/// Whether the database can never take a value, such as one with a character that its encoding lacks. Values are the message's; a
+/// length of time that does not fit is the contract's.
+pub(super) fn is_unwritable(error: &Error) -> bool {
+    let code = error.code();
+    !["22023", "22008"].contains(&code) && ["22", "54"].iter().any(|class| code.starts_with(class))
+}
+
+/// An error of a call of ours: never a message's fault, unless it cannot be written down.
 pub(super) fn of_database(error: Error) -> BatchError {
     match error {
         Error::Fenced(_) => BatchError::Fenced(error),
         _ if is_fatal(&error) => BatchError::Fatal(error),
+        _ if is_unwritable(&error) => BatchError::Message(error),
         _ => BatchError::Database(error),
     }
 }

@@ -1,6 +1,7 @@
 //! Messages that can never be applied are found before the database is asked.
 
 use std::collections::{BTreeMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use pgonce::inbox::Message;
@@ -9,8 +10,10 @@ use pgonce::{FingerprintBuilder, MAX_NAME_BYTES};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use crate::panics::panic_text;
+
 /// Reads names out of a message.
-type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
+pub(crate) type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
 
 pub(super) struct Checks {
     pub(super) max_bytes: usize,
@@ -62,7 +65,7 @@ impl Checks {
         }
         if let Some(read) = &self.read {
             let came = message.payload.clone();
-            read(message).map_err(|why| ("unreadable", why))?;
+            read_by(read, message)?;
             // A reader that put another payload in place by hand: what came still counts.
             if !Arc::ptr_eq(&came, &message.payload)
                 && Arc::ptr_eq(message.raw_payload(), &message.payload)
@@ -86,6 +89,13 @@ impl Checks {
             _ => Ok(()),
         }
     }
+}
+
+/// Has a message read. A panic is an error too: one message shall not end what all others come through.
+pub(crate) fn read_by(read: &Read, message: &mut Message) -> Result<(), Flaw> {
+    catch_unwind(AssertUnwindSafe(|| read(message)))
+        .unwrap_or_else(|panic| Err(format!("the reader panicked: {}", panic_text(&*panic))))
+        .map_err(|why| ("unreadable", why))
 }
 
 /// Whether the message is of the tenant that the consumer's role is bound to, as one without a tenant is. Another one can

@@ -202,12 +202,17 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
         }
     }
 
-    /// Where the source is cannot be trusted: every partition is taken anew, which sends it to where the database says.
+    /// Where the source is cannot be trusted: every partition is taken anew, which sends it to where the database says. What waits
+    /// is given back: the source takes it for handed out, and would go on behind it.
     pub(super) fn distrust_source(&mut self) {
         self.generation += 1;
         self.held.clear();
-        self.waiting
-            .retain(|(group, _)| !matches!(group, Group::Partition(_)));
+        let all = std::mem::take(&mut self.waiting).into_iter();
+        let (partitions, buckets): (VecDeque<_>, _) =
+            all.partition(|(group, _)| matches!(group, Group::Partition(_)));
+        self.waiting = buckets;
+        let items = partitions.into_iter().flat_map(|(_, items)| items);
+        self.left.extend(items.map(|(_, ticket)| ticket));
     }
 
     /// When the next lane counts as slow, where that lets another begin.
@@ -277,6 +282,7 @@ impl<D: Driver, T: Send + 'static, H: Handler<D>> Dispatcher<D, T, H> {
                     stored: false,
                     held,
                     partition,
+                    reached: None,
                     settled: &of_lane,
                     at: NONE.into(),
                     called: Vec::new(),

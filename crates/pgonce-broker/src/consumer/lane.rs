@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use pgonce::driver::Driver;
 use pgonce::inbox::{
-    Batch, ClaimedMessage, Message, PartitionLease, StoreAs, StoreResult, Verdict,
+    Batch, ClaimedMessage, Message, PartitionLease, Position, StoreAs, StoreResult, Verdict,
 };
 use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
@@ -61,6 +61,8 @@ pub(super) struct Lane<'a, D: Driver, H> {
     /// The partition, where copies are known by position.
     pub(super) held: Option<PartitionLease>,
     pub(super) partition: Option<String>,
+    /// How far the partition is known to be applied.
+    pub(super) reached: Option<Position>,
     /// By index: what the source may forget.
     pub(super) settled: &'a Mutex<Vec<usize>>,
     /// The index of the message that the handler has in hand, where it gets them one by one; else [`NONE`].
@@ -96,7 +98,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     return Err(error);
                 }
                 Err(BatchError::Fenced(error)) if self.partition.is_some() || piece.len() == 1 => {
-                    tracing::info!(%error, "another worker has what this one had in hand");
+                    tracing::info!(%error, "what was in hand is given back");
                     self.leave_key_of(&piece[0], &mut pieces);
                     self.held = None;
                     if self.partition.is_some() {
@@ -352,7 +354,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         Ok(fresh)
     }
 
-    pub(super) async fn store(
+    async fn store(
         &self,
         batch: &mut Batch<D>,
         item: &Item,
@@ -366,7 +368,10 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     }
 
     /// The result of a call of ours inside the transaction.
-    async fn asked<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T, BatchError> {
+    pub(super) async fn asked<T>(
+        &self,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T, BatchError> {
         let limit = self.shared.limits.statement();
         bounded(limit, call).await.map_err(of_database)
     }

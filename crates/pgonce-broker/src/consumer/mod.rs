@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use check::Checks;
 #[cfg(feature = "webhooks")]
-pub(crate) use check::check_names;
+pub(crate) use check::{Read, check_names, read_by};
 pub use check::cloud_event;
 pub use counts::Counts;
 use handler::OneStatement;
@@ -34,7 +34,8 @@ pub use source::{Incoming, Order, Source, SourceError};
 /// By what a message is known as a copy of one that was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dedup {
-    /// By its id: one small row for each message. Holds whatever the source does.
+    /// By its id: one small row for each message. Only for sources without an order: the place in a source with an order is
+    /// known by position.
     Ids,
     /// By its position: one cursor for each partition, no row for each message. Only for ordered sources,
     /// and only against deliveries that are repeated: where the sender may write one message twice into the
@@ -137,7 +138,7 @@ impl Default for Limits {
 }
 
 impl<D: Driver, S: Source> Consumer<D, S, ()> {
-    /// A consumer whose handler is one SQL statement: an insert, update, delete, merge or select that reads from the
+    /// A consumer whose handler is one SQL statement: an insert, update, delete, merge (PostgreSQL 17) or select that reads from the
     /// relation `messages`, with the columns `id`, `tenant`, `key`, `type`, `headers` and `payload` (both jsonb), and `body`,
     /// the payload as text. Messages that are not JSON are poison.
     ///

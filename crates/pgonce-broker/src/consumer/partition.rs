@@ -51,6 +51,15 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 "another worker has the partition",
             )));
         };
+        // A failover has taken the database back. The source goes back only where the partition is taken anew, outside of a lane:
+        // here what comes next would be applied in front of what is missing.
+        if held.position < self.reached {
+            self.held = None;
+            return Err(BatchError::Fenced(Error::work(
+                "the database is behind what was applied",
+            )));
+        }
+        self.reached = held.position;
         let is_new = |item: &&Item| {
             let place = item.message.place.as_ref();
             let is_new = place.is_some_and(|place| Some(place.position) > held.position);

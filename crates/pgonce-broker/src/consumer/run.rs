@@ -37,6 +37,11 @@ pub(super) async fn run<D: Driver, S: Source, H: Handler<D>>(
             "a source without an order has no positions: know its copies by their ids",
         ));
     }
+    if shared.dedup == Dedup::Ids && shared.order == Order::Ordered {
+        return Err(Error::work(
+            "a source with an order begins anew at each start, unless its position is kept: know its copies by both",
+        ));
+    }
     let stop = stop.child_token();
     let Some(tenant) = bound_tenant(&shared, &stop).await? else {
         return Ok(());
@@ -157,8 +162,12 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
 
     /// Everything that the source must know before it is asked for more. True: another worker has a partition.
     async fn prepare(&mut self, stop: &CancellationToken) -> Result<Result<bool, SourceError>> {
-        let taken = self.take_partitions(stop).await?;
         let pause = jittered(self.hand.shared.limits.first_pause);
+        // Before a partition is taken: what is settled counts where the source is asked to go on from a position.
+        if let Err(error) = self.settle(pause).await {
+            return Ok(Err(error));
+        }
+        let taken = self.take_partitions(stop).await?;
         let settled = self.settle(pause).await;
         let busy = match (taken, settled) {
             (Ok(busy), Ok(())) => busy,

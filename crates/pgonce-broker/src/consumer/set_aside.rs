@@ -1,29 +1,40 @@
 //! Where a lane puts a message that fails alone.
 
 use pgonce::driver::Driver;
-use pgonce::inbox::{FailureStatus, StoreAs};
+use pgonce::inbox::{FailureStatus, Message, StoreAs};
 use pgonce::unstable::digest;
-use pgonce::{Error, Result};
+use pgonce::{Error, Failure, Result};
 use tokio::time::timeout;
 
 use super::Handler;
-use super::batch_error::{BatchError, of_database};
+use super::batch_error::{BatchError, is_unwritable, of_database};
 use super::lane::{Item, Lane, ROLLBACK_TIMEOUT};
 use super::span::Fate;
 use super::stored::key;
 use crate::bounded::{MAX_CALL, bounded};
 
+/// How often less of a message is stored: its reason in ASCII, no headers and no type, no names but those in ASCII.
+const MOST: usize = 3;
+
+/// Every encoding has these characters.
+fn in_ascii(text: &str) -> String {
+    text.replace(|character: char| !character.is_ascii(), "?")
+}
+
 impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     /// A message that fails alone is stored, or, where it is stored already, fails there. False: asked to stop,
     /// or fenced.
     pub(super) async fn set_aside(&mut self, item: &Item, error: &Error) -> Result<bool> {
-        let refused = matches!(error, Error::Refused(_));
+        let flaw = item.flaw.as_ref();
+        let flaw = flaw.map(|(code, why)| Error::from(Failure::permanent(*code, why.clone())));
+        let error = flaw.as_ref().unwrap_or(error);
+        let mut refused = matches!(error, Error::Refused(_));
         let code = match error {
             Error::Refused(failure) => failure.code(),
             Error::Work(_) => "work",
             other => other.code(),
         };
-        let reason = error.to_string();
+        let (mut code, mut reason) = (code.to_owned(), error.to_string());
         // The reason is the handler's text, and may quote the message: it is stored with it, and in no log. Ids can be
         // clients' keys: `pgonce find` finds a stored message by the digest.
         tracing::warn!(
@@ -32,17 +43,21 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             "a message could not be applied"
         );
         let mut pause = self.shared.limits.first_pause;
+        let mut left_out = 0;
+        // What is stored already was written down once.
+        let most = if item.claimed.is_some() { 1 } else { MOST };
         loop {
             let kept = match &item.claimed {
                 Some(claimed) => {
                     let (inbox, name) = (&self.shared.inbox, &self.shared.name);
-                    let failed = inbox.fail(name, claimed, !refused, code, &reason);
+                    let failed = inbox.fail(name, claimed, !refused, &code, &reason);
                     let is_final = |status| status == FailureStatus::FailedFinal;
                     let failed = bounded(MAX_CALL, failed).await;
                     failed.map(is_final).map_err(of_database)
                 }
                 None => {
-                    let kept = self.set_aside_once(item, refused, code, &reason).await;
+                    let why = (code.clone(), reason.clone());
+                    let kept = self.set_aside_once(item, left_out, refused, why).await;
                     kept.map(|()| refused)
                 }
             };
@@ -64,9 +79,18 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     return Err(error);
                 }
                 Err(BatchError::Fenced(error)) => {
-                    tracing::info!(%error, "another worker has what this one had in hand");
+                    tracing::info!(%error, "what was in hand is given back");
                     self.held = None;
                     return Ok(self.partition.is_none());
+                }
+                Err(BatchError::Message(error)) if left_out < most && is_unwritable(&error) => {
+                    tracing::warn!(%error, "what failed cannot be stored as it is");
+                    left_out += 1;
+                    if left_out > 1 {
+                        (refused, code, reason) =
+                            (true, error.code().to_owned(), error.to_string());
+                    }
+                    (code, reason) = (in_ascii(&code), in_ascii(&reason));
                 }
                 Err(
                     BatchError::Database(error)
@@ -100,16 +124,16 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
     async fn set_aside_once(
         &mut self,
         item: &Item,
+        left_out: usize,
         refused: bool,
-        code: &str,
-        reason: &str,
+        (code, reason): (String, String),
     ) -> Result<(), BatchError> {
-        let (code, reason) = (code.to_owned(), reason.to_owned());
+        let keep_bytes = item.flaw.as_ref().map(|_| self.shared.checks.max_bytes);
         let what = match refused {
             true => StoreAs::Poison {
                 code,
                 reason,
-                keep_bytes: usize::MAX,
+                keep_bytes: keep_bytes.unwrap_or(usize::MAX),
             },
             false => StoreAs::Retry { code, reason },
         };
@@ -117,8 +141,11 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         if todo.is_empty() {
             return Ok(());
         }
+        let (name, source) = (&self.shared.name, &self.shared.source);
+        let message = self.without(&item.message, left_out);
         let (mut batch, _) = self.begin(&[]).await?;
-        match self.store(&mut batch, item, &what).await {
+        let storing = batch.store(name, source, &message, &what);
+        match self.asked(storing).await {
             Ok(_) => {
                 let committed = self.commit(batch, &todo).await;
                 if matches!(&committed, Err(BatchError::Transient(Error::Uncertain(_)))) {
@@ -131,5 +158,26 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 Err(error)
             }
         }
+    }
+
+    /// A message without what the database may not take of it. It keeps its key for as long as that can be written down: what
+    /// comes for it waits.
+    fn without(&self, message: &Message, left_out: usize) -> Message {
+        let mut message = message.clone();
+        if left_out > 1 {
+            message.headers.clear();
+            message.kind = None;
+        }
+        if left_out > 2 {
+            if !(message.id.is_ascii() && message.tenant.is_ascii()) {
+                let name = digest(&format!("{} {}", message.tenant, message.id));
+                message.id = format!("without-id:{name}");
+            }
+            if !message.tenant.is_ascii() {
+                message.tenant = self.shared.checks.tenant.clone().unwrap_or_default();
+            }
+            message.key = message.key.filter(|key| key.is_ascii());
+        }
+        message
     }
 }

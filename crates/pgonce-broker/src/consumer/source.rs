@@ -76,14 +76,15 @@ pub trait Source: Send + 'static {
         within: Duration,
     ) -> impl Future<Output = Result<Vec<Incoming<Self::Ticket>>, SourceError>> + Send;
 
-    /// These are settled and durable: the broker may forget them.
+    /// These are settled and durable: the broker may forget them. An ordered source has handed out only what comes after
+    /// them, as far as [`Source::seek`] asks for it.
     fn ack(
         &mut self,
         tickets: Vec<Self::Ticket>,
     ) -> impl Future<Output = Result<(), SourceError>> + Send;
 
     /// These were not settled: they are to be delivered again, not before `after` is over. An ordered
-    /// source goes back to the first of each partition.
+    /// source goes back to the first of each partition, also where this fails: then before its next pull answers.
     fn nack(
         &mut self,
         tickets: Vec<Self::Ticket>,
@@ -92,8 +93,9 @@ pub trait Source: Send + 'static {
 
     /// Only for ordered sources. The consumer has taken a partition over, and the database, which alone
     /// knows, says that everything up to `after` is applied (`None`: nothing yet). Answers false where
-    /// what was pulled of it goes on exactly there, as far as it is new. Answers true where the source had
-    /// to go to another place: the consumer drops what it has pulled of this partition, and it comes again.
+    /// what was pulled of it, and neither acknowledged nor given back, goes on exactly there, as far as it is new: a database
+    /// that a failover has taken back asks for what was acknowledged. Answers true where the source had to go to another
+    /// place: the consumer drops what it has pulled of this partition, and it comes again.
     fn seek(
         &mut self,
         partition: &str,

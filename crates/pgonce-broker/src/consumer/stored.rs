@@ -209,6 +209,7 @@ async fn work_off<D: Driver, H: Handler<D>>(
         stored: true,
         held: None,
         partition: None,
+        reached: None,
         settled: &settled,
         at: NONE.into(),
         called: Vec::new(),

@@ -74,7 +74,7 @@ pub struct Kafka {
     _closing: Closing,
 }
 
-/// Everything from `from` on was handed out, up to `next`.
+/// Everything from `from` on was handed out and is not settled, up to `next`.
 #[derive(Debug, Clone, Copy, Default)]
 struct Reading {
     from: i64,
@@ -319,6 +319,11 @@ impl Source for Kafka {
         }
         let mut list = TopicPartitionList::new();
         for (partition, offset) in furthest {
+            if let Some(reading) = self.reading.get_mut(&partition)
+                && offset < reading.next
+            {
+                reading.from = reading.from.max(offset + 1);
+            }
             let next = Offset::Offset(offset + 1);
             let added = list.add_partition_offset(&self.config.topic, partition, next);
             added.map_err(|error| unavailable(&error))?;

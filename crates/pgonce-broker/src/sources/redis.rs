@@ -101,7 +101,7 @@ pub struct RedisStream {
     /// When to look again for what others left, and where.
     next_claim: Instant,
     claim_from: String,
-    /// In order: everything after `from` was handed out, up to `last`.
+    /// In order: everything after `from` was handed out and is not settled, up to `last`.
     from: Position,
     last: Position,
     not_before: Option<Instant>,
@@ -308,6 +308,9 @@ impl Source for RedisStream {
 
     async fn ack(&mut self, tickets: Vec<String>) -> Result<(), SourceError> {
         let Some(group) = &self.config.group else {
+            let settled = tickets.iter().map(|id| position(id)).max();
+            let settled = settled.filter(|settled| *settled <= self.last);
+            self.from = self.from.max(settled.unwrap_or_default());
             return Ok(());
         };
         let mut ack = redis::cmd("XACK");

@@ -20,7 +20,7 @@ use tracing::{Instrument as _, Span};
 
 use super::scheme::Scheme;
 use crate::bounded::bounded;
-use crate::consumer::check_names;
+use crate::consumer::{Read, check_names, read_by};
 
 /// Headers that are kept with a message, beside those that begin with `x-`, `ce-` or `webhook-`.
 const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
@@ -28,9 +28,6 @@ const KEPT: [&str; 3] = ["content-type", "traceparent", "tracestate"];
 /// Maximum time to store a message: a connection that has said nothing for longer is dead, and must not keep its place in
 /// the pool. The sender may send it again, which is known as a copy where it was stored after all.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Reads names out of a message.
-type Read = dyn Fn(&mut Message) -> Result<(), String> + Send + Sync;
 
 /// Receives signed webhooks and stores them for a consumer. The sender gets 200 only once the message
 /// is durable; it is applied afterwards, by a [`Consumer`](crate::Consumer) of the same name, over
@@ -136,10 +133,9 @@ impl<D: Driver> Webhooks<D> {
             }
         }
         let read = match &self.read {
-            Some(read) if !message.id.is_empty() => read(&mut message),
+            Some(read) if !message.id.is_empty() => read_by(read, &mut message),
             _ => Ok(()),
         };
-        let read = read.map_err(|why| ("unreadable", why));
         let what = match read.and_then(|()| check_names(&message)) {
             // Signed, so the sender's: kept for an operator, and no use in sending it again.
             Err((code, reason)) => StoreAs::Poison {

@@ -76,6 +76,25 @@ async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
 }
 
 #[tokio::test]
+async fn a_reader_that_panics_on_a_message_makes_it_poison_and_the_others_flow() {
+    let fixture = Fixture::new().await;
+    fixture.send(1, 30, 30);
+    let consumer = fixture.consumer().read_with(|message| {
+        assert_ne!(message.id, "m7", "the test's reader panics");
+        Ok(())
+    });
+    let running = Running::start(consumer);
+    fixture.wait_for_acks(30).await;
+    fixture.wait_for(29).await;
+    running.stop().await.unwrap();
+    let found = fixture.inbox.poison("c", 10).await.unwrap();
+    assert_eq!((found.len(), found[0].id.as_str()), (1, "m7"));
+    assert_eq!(found[0].code.as_deref(), Some("unreadable"));
+    let why = found[0].reason.as_deref().unwrap_or_default();
+    assert!(why.contains("the test's reader panics"), "{why}");
+}
+
+#[tokio::test]
 async fn the_same_id_with_another_payload_is_loud_and_stored_for_an_operator() {
     let fixture = Fixture::new().await;
     fixture.shop.send(Message::new("m1", "one"));

@@ -4,13 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::{Message, Tx};
-use pgonce::{Error, Failure};
+use pgonce::migrate::Migrator;
+use pgonce::{Error, Failure, Once};
 use pgonce_broker::Consumer;
-use pgonce_testkit::wait_until;
-use pgonce_tests::Observer;
+use pgonce_broker::sources::Channel;
+use pgonce_testkit::{shared, wait_until};
+use pgonce_tests::{Observer, TestDriver as _};
 
-use super::fixture::{DEADLINE, Db, Fixture, Running, message, quick};
+use super::fixture::{DEADLINE, Db, Fixture, Running, Witness, message, quick};
 
 #[tokio::test]
 async fn a_forced_error_leaves_neither_mark_nor_effect() {
@@ -292,6 +295,70 @@ async fn a_consumer_that_starts_before_its_database_lets_anybody_in_waits() {
     see.wait_until("select count(distinct id) = 5 and count(*) = 5 from seen")
         .await;
     running.stop().await.unwrap();
+}
+
+/// Names and reasons come from messages and handlers: one that the server's encoding lacks stops nobody else.
+#[tokio::test]
+async fn what_the_server_cannot_write_down_is_kept_without_it_and_the_others_flow() {
+    let server = shared(None).await.unwrap();
+    let see = Observer::connect(&server.url()).await;
+    see.run("create database consumer_in_latin1 encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0").await;
+    let url = server.url_for("consumer_in_latin1");
+    let migrator = Migrator::new(TokioPostgres::connect(&url, 1));
+    migrator.up().await.unwrap();
+    let inside = Observer::connect(&url).await;
+    inside
+        .run("create table seen (consumer text, id text, key text)")
+        .await;
+    let once = Once::tokio_postgres(TokioPostgres::connect(&url, 6).pool().clone());
+    let shop = Channel::new("shop");
+    let witness = Witness::of("c");
+    witness.script(|id| match id {
+        "fails" | "typed" => Err(Failure::permanent("nein", "\u{6f22} is no letter here").into()),
+        _ => Ok(()),
+    });
+    for n in 1..=5 {
+        shop.send(message(n, 2));
+    }
+    for bad in [
+        message(0, 1).key("\u{6f22}"),
+        Message::new("\u{6f22}1", "{}").key("behind"),
+        Message::new("\u{6f22}2", "{}"),
+        Message::new("fails", "{}"),
+        Message::new("typed", "{}").kind("\u{6f22}").key("ordered"),
+        // Its key waits.
+        Message::new("waits", "{}").key("ordered"),
+    ] {
+        shop.send(bad.clone());
+        shop.send(bad);
+    }
+    for n in 6..=20 {
+        shop.send(message(n, 5));
+    }
+    let consumer = Consumer::new(&once, "c", shop.source(), witness);
+    let running = Running::start(quick(consumer).concurrency(1));
+    inside
+        .wait_until("select count(distinct id) = 20 from seen")
+        .await;
+    wait_until("acknowledgements", DEADLINE, || async {
+        shop.acked() == 32
+    })
+    .await
+    .unwrap();
+    running.stop().await.unwrap();
+    assert_eq!(inside.number("select count(*) from seen").await, 20);
+    let kept = "select string_agg(concat_ws(' ', case when message_id ~ '^without-id:' then 'unnamed' else message_id end, \
+         key, type, failure_code, failure_message like '%: ? is no letter here%'), ', ' order by message_id, key) \
+         from pgonce.inbox_message where status = 'failed_final'";
+    assert_eq!(
+        inside.text(kept).await,
+        "fails nein t, m0 22P05 f, typed ordered 22P05 f, unnamed behind 22P05 f, unnamed 22P05 f"
+    );
+    let behind = "select behind from pgonce.inbox_poison where message_id = 'typed'";
+    assert_eq!(inside.number(behind).await, 1);
+    drop((inside, migrator, once));
+    see.run("drop database consumer_in_latin1 with (force)")
+        .await;
 }
 
 async fn close(admin: &Observer, database: &str) {

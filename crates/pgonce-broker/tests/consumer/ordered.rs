@@ -1,13 +1,15 @@
 //! Ordered sources: one fenced cursor for a partition, no row for a message.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pgonce::Failure;
 use pgonce::inbox::{Message, Position, Tx};
+use pgonce::{Error, Failure};
 use pgonce_broker::{Consumer, Dedup, Handler, Incoming, Order, Source, SourceError};
-use tokio::sync::Notify;
+use pgonce_tests::Observer;
+use tokio::sync::{Notify, Semaphore};
 
 use super::fixture::{Fixture, Running, Witness, quick};
 
@@ -18,6 +20,8 @@ pub(crate) struct Log {
     partitions: Arc<Mutex<BTreeMap<String, Vec<Message>>>>,
     acked: Arc<Mutex<BTreeMap<String, i64>>>,
     stirred: Arc<Notify>,
+    /// The next time that something is given back, it fails.
+    fails: Arc<AtomicBool>,
 }
 
 impl Log {
@@ -30,10 +34,12 @@ impl Log {
     }
 
     pub(crate) fn source(&self) -> LogSource {
+        let acked = self.acked.lock().unwrap();
+        let begin = |(partition, next): (&String, &i64)| (partition.clone(), (*next, *next));
         LogSource {
             log: self.clone(),
             paused: HashSet::new(),
-            next: self.acked.lock().unwrap().clone(),
+            reading: acked.iter().map(begin).collect(),
         }
     }
 
@@ -50,7 +56,8 @@ impl Log {
 pub(crate) struct LogSource {
     log: Log,
     paused: HashSet<String>,
-    next: BTreeMap<String, i64>,
+    /// What was handed out and is not settled: from here on, up to there.
+    reading: BTreeMap<String, (i64, i64)>,
 }
 
 impl Source for LogSource {
@@ -77,7 +84,7 @@ impl Source for LogSource {
                 if self.paused.contains(partition) {
                     continue;
                 }
-                let next = self.next.entry(partition.clone()).or_default();
+                let (_, next) = self.reading.entry(partition.clone()).or_default();
                 while let Some(message) = log.get(*next as usize)
                     && taken.len() < limit
                 {
@@ -98,6 +105,10 @@ impl Source for LogSource {
     async fn ack(&mut self, tickets: Vec<(String, i64)>) -> Result<(), SourceError> {
         let mut acked = self.log.acked.lock().unwrap();
         for (partition, offset) in tickets {
+            let (from, next) = self.reading.entry(partition.clone()).or_default();
+            if offset < *next {
+                *from = (*from).max(offset + 1);
+            }
             let acked = acked.entry(partition).or_default();
             *acked = (*acked).max(offset + 1);
         }
@@ -106,8 +117,12 @@ impl Source for LogSource {
 
     async fn nack(&mut self, tickets: Vec<(String, i64)>, _: Duration) -> Result<(), SourceError> {
         for (partition, offset) in tickets {
-            let next = self.next.entry(partition).or_default();
+            let (from, next) = self.reading.entry(partition).or_default();
             *next = (*next).min(offset);
+            *from = *next;
+        }
+        if self.log.fails.swap(false, Ordering::SeqCst) {
+            return Err(SourceError::Unavailable("as the test wants it".to_owned()));
         }
         // Not a spin: a worker that waits for another's lease looks again a little later.
         tokio::task::yield_now().await;
@@ -120,20 +135,12 @@ impl Source for LogSource {
         after: Option<Position>,
     ) -> Result<bool, SourceError> {
         let goal = after.map_or(0, |position| position.major + 1);
-        let first = self
-            .log
-            .acked
-            .lock()
-            .unwrap()
-            .get(partition)
-            .copied()
-            .unwrap_or(0);
-        if goal < first {
-            // The broker is ahead of the database: a failover took it back.
-            self.next.insert(partition.to_owned(), goal);
-            return Ok(true);
+        let (from, next) = self.reading.entry(partition.to_owned()).or_default();
+        if *from <= goal {
+            return Ok(false); // What is before it is a copy.
         }
-        Ok(false)
+        (*from, *next) = (goal, goal);
+        Ok(true)
     }
 
     async fn pause(&mut self, partitions: &HashSet<String>) -> Result<(), SourceError> {
@@ -199,6 +206,104 @@ async fn where_the_broker_is_ahead_of_the_database_it_is_sent_back() {
     }
     let running = Running::start(consumer(&fixture, &log));
     fixture.wait_for(30).await;
+    running.stop().await.unwrap();
+    fixture.check().await;
+}
+
+/// Takes the database back to the fifth message when it gets the eleventh, and cannot say whether that was applied.
+struct TakenBack {
+    witness: Witness,
+    see: Observer,
+    is_done: AtomicBool,
+}
+
+impl Handler<super::fixture::Db> for TakenBack {
+    async fn apply(&self, tx: Tx<super::fixture::Db>, message: Arc<Message>) -> pgonce::Result<()> {
+        self.witness.apply(tx, message.clone()).await?;
+        if message.id != "m11" || self.is_done.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let back = "delete from seen where substr(id, 2)::integer > 5; update pgonce.inbox_cursor set position = 4";
+        self.see.run(back).await;
+        Err(Error::Uncertain("the reply is lost".to_owned()))
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_taken_back_while_a_commit_is_uncertain_misses_nothing() {
+    let fixture = Fixture::new().await;
+    let log = Log::default();
+    let send = |n: u64| log.append("p", Message::new(format!("m{n}"), "{}").key("k"));
+    (1..=10).for_each(send);
+    let handler = TakenBack {
+        witness: fixture.witness.clone(),
+        see: Observer::connect(&fixture.world.url()).await,
+        is_done: AtomicBool::new(false),
+    };
+    let consumer = Consumer::new(&fixture.once(), "c", log.source(), handler);
+    let running = Running::start(quick(consumer));
+    fixture.wait_for(10).await;
+    fixture
+        .wait("the acknowledgements", || async { log.acks() == 10 })
+        .await;
+    (11..=12).for_each(send);
+    fixture.wait_for(12).await;
+    running.stop().await.unwrap();
+    fixture.check().await;
+}
+
+/// Keeps one message until it is let go.
+struct Held {
+    witness: Witness,
+    id: &'static str,
+    gate: Arc<Semaphore>,
+}
+
+impl Handler<super::fixture::Db> for Held {
+    async fn apply(&self, tx: Tx<super::fixture::Db>, message: Arc<Message>) -> pgonce::Result<()> {
+        if message.id == self.id {
+            drop(self.gate.acquire().await);
+        }
+        self.witness.apply(tx, message).await
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_cannot_take_a_partition_back_loses_nothing_of_the_others() {
+    let fixture = Fixture::new().await;
+    let log = Log::default();
+    let send = |partition: &str, n: u64| {
+        log.append(
+            partition,
+            Message::new(format!("m{n}"), "{}").key(partition),
+        )
+    };
+    (1..=5).for_each(|n| send("p0", n));
+    (6..=35).for_each(|n| send("p1", n));
+    let gate = Arc::new(Semaphore::new(0));
+    let handler = Held {
+        witness: fixture.witness.clone(),
+        id: "m1",
+        gate: gate.clone(),
+    };
+    let consumer = Consumer::new(&fixture.once(), "c", log.source(), handler);
+    let consumer = quick(consumer).batch(10, Duration::ZERO).concurrency(1);
+    let counts = consumer.counts();
+    let running = Running::start(consumer);
+    fixture
+        .wait("all in hand", || async { counts.received() >= 25 })
+        .await;
+    // The lane of the one partition is fenced while the other one waits for it.
+    let see = &fixture.world.see;
+    see.run("select pgonce.set_partition('c', 'log', 'p0', null, null, 'test')")
+        .await;
+    log.fails.store(true, Ordering::SeqCst);
+    gate.add_permits(1000);
+    fixture
+        .wait("the failure", || async { counts.source_errors() > 0 })
+        .await;
+    send("p1", 36);
+    fixture.wait_for(36).await;
     running.stop().await.unwrap();
     fixture.check().await;
 }
@@ -295,8 +400,12 @@ async fn a_message_that_was_sent_twice_into_the_log_is_known_by_its_id_where_bot
 }
 
 #[tokio::test]
-async fn positions_of_a_source_without_an_order_are_refused() {
+async fn positions_of_a_source_without_an_order_and_ids_alone_of_one_with_an_order_are_refused() {
     let fixture = Fixture::new().await;
     let consumer = fixture.consumer().dedup(Dedup::Positions);
     assert!(Running::start(consumer).ended().await.is_err());
+    // By their ids alone nobody would know where a source with an order was.
+    let consumer = self::consumer(&fixture, &Log::default()).dedup(Dedup::Ids);
+    let refused = Running::start(consumer).ended().await.unwrap_err();
+    assert!(refused.to_string().contains("by both"), "{refused}");
 }

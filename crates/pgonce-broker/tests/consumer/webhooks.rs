@@ -311,20 +311,21 @@ async fn names_that_do_not_fit_are_stored_as_poison_and_not_refused() {
             "key" => message.key = Some(long),
             "type" => message.kind = Some("a\0b".to_owned()),
             "tenant" => message.tenant = long,
+            "panic" => panic!("the test's reader panics"),
             _ => {}
         }
         Ok(())
     });
     let hook = Hook::serve(hooks.router("/hook")).await;
     let long_id = "i".repeat(300);
-    for id in ["key", "type", "tenant", &long_id, "fits"] {
+    for id in ["key", "type", "tenant", &long_id, "panic", "fits"] {
         let reply = hook.standard(id, "{}", now(), SECRET).await;
         assert_eq!(reply.status(), 200, "{id}");
     }
     let codes = "select string_agg(coalesce(failure_code, 'stored'), ',' order by seq) from pgonce.inbox_message";
     assert_eq!(
         fixture.world.see.text(codes).await,
-        "bad_name,bad_name,bad_name,bad_name,stored"
+        "bad_name,bad_name,bad_name,bad_name,unreadable,stored"
     );
 }
 

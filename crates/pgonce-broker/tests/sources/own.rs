@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use pgonce_broker::sources::{Nats, NatsConfig, RabbitMq, RabbitMqConfig};
-use pgonce_broker::{Source as _, SourceError};
+use pgonce_broker::{Incoming, Source, SourceError};
 
-use super::broker_fixtures::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, Site};
+use super::broker_fixtures::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, RedisOrdered, Site};
 use super::conformance::Stage;
 use super::fixture::Running;
 
@@ -120,6 +120,60 @@ async fn given_back_fifty_times_a_message_comes_fifty_times() {
         comes_again::<NatsDurable>().await;
         comes_again::<Rabbit>().await;
         comes_again::<RedisGroup>().await;
+    })
+    .await
+    .unwrap();
+}
+
+async fn numbers<S: Source>(
+    source: &mut S,
+    range: std::ops::RangeInclusive<u64>,
+) -> Vec<Incoming<S::Ticket>> {
+    let expected: Vec<_> = range.map(|n| format!("m{n}")).collect();
+    let mut came = Vec::new();
+    while came.len() < expected.len() {
+        came.extend(source.pull(50, Duration::from_millis(1)).await.unwrap());
+    }
+    let ids: Vec<_> = came.iter().map(|one| one.message.id.clone()).collect();
+    assert_eq!(ids, expected);
+    came
+}
+
+/// What was given back or settled is nothing that is still in hand: a database that was taken back gets it again.
+async fn goes_back<S: Site>() {
+    let site = S::start(false).await;
+    site.send_numbers(1..=12, 1).await;
+    let mut source = site.source(50, super::fixture::DEADLINE).await;
+    let mut all = numbers(&mut source, 1..=12).await;
+    let places: Vec<_> = all
+        .iter()
+        .map(|one| one.message.place.clone().unwrap())
+        .collect();
+    let (partition, fifth) = (places[4].partition.as_str(), Some(places[4].position));
+    // In hand is everything: the consumer leaves out what is applied.
+    assert!(!source.seek(partition, fifth).await.unwrap());
+    let last = all.split_off(10);
+    let back = last.into_iter().map(|one| one.ticket).collect();
+    source.nack(back, Duration::ZERO).await.unwrap();
+    numbers(&mut source, 11..=12).await;
+    assert!(source.seek(partition, fifth).await.unwrap(), "given back");
+    let again = numbers(&mut source, 6..=12).await;
+    let settled = again.into_iter().map(|one| one.ticket).collect();
+    source.ack(settled).await.unwrap();
+    let twelfth = Some(places[11].position);
+    assert!(!source.seek(partition, twelfth).await.unwrap());
+    assert!(source.seek(partition, fifth).await.unwrap(), "settled");
+    numbers(&mut source, 6..=12).await;
+    source.close().await;
+}
+
+#[tokio::test]
+async fn a_source_with_an_order_goes_back_behind_what_was_settled_or_given_back() {
+    tokio::time::timeout(super::fixture::DEADLINE, async {
+        goes_back::<NatsOrdered>().await;
+        goes_back::<RedisOrdered>().await;
+        #[cfg(feature = "kafka")]
+        goes_back::<super::kafka::Topic>().await;
     })
     .await
     .unwrap();

@@ -77,7 +77,7 @@ struct Reading {
     consumer: Option<PullConsumer>,
     /// The stream's name and when it was made: one that is made anew counts anew.
     partition: String,
-    /// Everything from here on was handed out, in order, up to `next`.
+    /// Everything from here on was handed out and is not settled, in order, up to `next`.
     from: u64,
     /// What is to be read next.
     next: u64,
@@ -358,7 +358,12 @@ impl Source for Nats {
     async fn ack(&mut self, tickets: Vec<NatsTicket>) -> Result<(), SourceError> {
         match self.durable {
             Some(_) => self.settle(&tickets, AckKind::Ack).await,
-            None => Ok(()),
+            None => {
+                let settled = tickets.iter().map(|ticket| ticket.sequence + 1).max();
+                let settled = settled.filter(|settled| *settled <= self.ordered.next);
+                self.ordered.from = self.ordered.from.max(settled.unwrap_or_default());
+                Ok(())
+            }
         }
     }
 
@@ -374,6 +379,7 @@ impl Source for Nats {
             self.go_to(first); // Of an earlier pull: it is read again.
             return Ok(());
         }
+        self.ordered.from = first; // What is before it is not handed out again.
         let later = std::mem::take(&mut self.waiting);
         let again = self.handed.drain(..).filter(|(at, _)| *at >= first);
         let again = again.map(|(sequence, message)| Incoming {
