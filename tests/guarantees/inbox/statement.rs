@@ -61,6 +61,68 @@ async fn a_key_with_a_stored_message_that_is_not_done_holds_back_the_next<D: Tes
     assert_eq!(world.see.number(marked).await, 0);
 }
 
+/// The statement has its snapshot, and waits; what its key waits for is done meanwhile.
+async fn what_was_applied_of_a_key_since_the_statement_began_is_seen_by_the_next<D: TestDriver>(
+    world: World<D>,
+) {
+    world
+        .see
+        .run(
+            "alter function pgonce._insert_new_markers rename to _insert_at_last; \
+             create function pgonce._insert_new_markers(text, text, text[], bytea[], integer[], text[], bigint, text) \
+             returns setof text language plpgsql volatile security definer as $$ begin \
+                 perform pg_advisory_xact_lock(77); \
+                 return query select * from pgonce._insert_at_last($1, $2, $3, $4, $5, $6, $7, $8); \
+             end $$; \
+             select pgonce.store_message('c', 'shop', 'm1', '{}', p_key => 'k')",
+        )
+        .await;
+    let count = "insert into effects select '', 'inbox', (select count(*) from effects)::text from messages m";
+    let (inbox, effect) = (world.once.inbox(), Statement::new(count).unwrap());
+    let (next, wait) = (message(2).key("k"), Duration::from_secs(60));
+    let one = [&next];
+    let apply = inbox.apply_at_once(&effect, "c", "shop", &one, wait);
+    let meanwhile = async {
+        let waits = "select count(*) = 1 from pg_locks where locktype = 'advisory' and objid = 77 and not granted \
+             and database = (select oid from pg_database where datname = current_database())";
+        world.see.wait_until(waits).await;
+        for done in [
+            "insert into effects values ('', 'inbox', '0')",
+            "select pgonce.finish_messages('c', (select jsonb_agg(c) from pgonce.claim_messages('c', 'w', '1 hour', 1) c))",
+            "select pg_advisory_unlock(77)",
+        ] {
+            world.see.run(done).await;
+        }
+    };
+    world.see.run("select pg_advisory_lock(77)").await;
+    let (applied, ()) = tokio::join!(apply, meanwhile);
+    assert_eq!(applied.unwrap(), [false]);
+    let apply = inbox.apply_at_once(&effect, "c", "shop", &one, wait);
+    assert_eq!(apply.await.unwrap(), [true]);
+    let seen = "select string_agg(key, ' ' order by key) from effects";
+    assert_eq!(world.see.text(seen).await, "0 1");
+}
+
+async fn a_merge_is_refused_at_once_before_postgresql_17<D: TestDriver>(world: World<D>) {
+    let merge = "merge into effects e using messages m on e.key = m.id \
+         when not matched then insert values (m.tenant, 'inbox', m.id)";
+    let (inbox, effect) = (world.once.inbox(), Statement::new(merge).unwrap());
+    let checked = inbox.check(&effect).await;
+    let version = "select current_setting('server_version_num')::bigint";
+    if world.see.number(version).await < 170_000 {
+        assert_eq!(checked.unwrap_err().code(), "0A000");
+        return;
+    }
+    checked.unwrap();
+    let (message, wait) = (message(1), Duration::from_secs(20));
+    for applied in [true, false] {
+        let one = [&message];
+        let done = inbox.apply_at_once(&effect, "c", "shop", &one, wait);
+        assert_eq!(done.await.unwrap(), [applied]);
+    }
+    assert_eq!(world.see.number(TOGETHER).await, 1);
+}
+
 async fn an_effect_that_fails_leaves_no_marker<D: TestDriver>(world: World<D>) {
     let fails = "insert into effects select '', 'inbox', (1 / (m.payload ->> 'n')::integer)::text from messages m";
     let (inbox, effect) = (world.once.inbox(), Statement::new(fails).unwrap());
@@ -90,6 +152,8 @@ async fn a_statement_without_an_end_is_cancelled_in_the_database<D: TestDriver>(
 for_each_driver!(
     markers_and_effect_are_one_statement,
     a_key_with_a_stored_message_that_is_not_done_holds_back_the_next,
+    what_was_applied_of_a_key_since_the_statement_began_is_seen_by_the_next,
+    a_merge_is_refused_at_once_before_postgresql_17,
     an_effect_that_fails_leaves_no_marker,
     a_statement_without_an_end_is_cancelled_in_the_database,
 );

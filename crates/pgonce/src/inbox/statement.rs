@@ -111,12 +111,16 @@ impl Statement {
     }
 
     /// The statement with the markers around it: its messages are those whose markers are new.
+    ///
+    /// Whether a key is blocked is asked here too, with what the effect sees: a stored message of the key that was applied since
+    /// would be done, and its effect unseen.
     fn whole(&self, schema: &Schema) -> String {
         let (name, effect) = (schema.name(), part("pgonce_effect", &self.sql));
         let new = "select pg_catalog.count(*) from pgonce_new";
         format!(
             "with pgonce_new as materialized (select n.id from {name}._insert_new_markers($7, $8, \
-             $2, $9, $10::pg_catalog.text::integer[], $11, $12::pg_catalog.text::bigint, $1) n (id)), {}, {effect} \
+             case when exists (select from {name}._blocked_keys($7, $11, $1)) then array[]::pg_catalog.text[] else $2 end, \
+             $9, $10::pg_catalog.text::integer[], $11, $12::pg_catalog.text::bigint, $1) n (id)), {}, {effect} \
              select ({new}), (select pg_catalog.jsonb_agg(n.id) from pgonce_new n \
              where ({new}) operator(pg_catalog.<>) $13::pg_catalog.text::bigint), {}",
             columns_of("join pgonce_new n on n.id operator(pg_catalog.=) g.id"),
