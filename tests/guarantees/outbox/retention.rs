@@ -8,7 +8,7 @@ use pgonce_tests::{LogReader, World, publish};
 
 use super::one_reader;
 
-const PARTITIONS: &str =
+pub(super) const PARTITIONS: &str =
     "select string_agg(from_seq::text, ' ' order by from_seq) from pgonce.outbox_partition";
 const EVENTS: &str = "select count(*) from pgonce.outbox";
 
@@ -49,7 +49,7 @@ pub(super) async fn fill(world: &World<TokioPostgres>, events: u32) {
 }
 
 /// Reads everything and keeps it, until the database agrees that it is over.
-async fn catch_up(
+pub(super) async fn catch_up(
     world: &World<TokioPostgres>,
     reader: &mut LogReader,
     subscription: &str,
@@ -309,46 +309,6 @@ async fn a_round_that_missed_the_lock_is_followed_by_one_that_tries_more_often()
     .await;
     assert!(dropped > 0);
     assert_eq!(see.number(next).await, 1);
-}
-
-#[tokio::test]
-async fn a_projection_is_not_made_anew_from_a_log_that_was_emptied() {
-    let (world, mut reader) = small().await;
-    let (see, inbox) = (&world.see, world.owner.inbox());
-    see.run(
-        "create function count_it(p_into regclass, p_event pgonce.projected) returns void language plpgsql as $$
-         begin
-             execute format('insert into %s as t values ($1, 1) on conflict (id) do update set n = t.n + 1', p_into) using p_event.entity;
-         end $$",
-    )
-    .await;
-    let define = |name: &str| {
-        format!(
-            "create table {name} (id text primary key, n bigint not null); \
-             select pgonce.define_projection('{name}', '{name}', 'count_it', 'marker')"
-        )
-    };
-    see.run(&define("early")).await;
-    fill(&world, 150).await;
-    catch_up(&world, &mut reader, "c", 150).await;
-    see.run("select pgonce._move_clock('2 hours')").await;
-    // Its partition is emptied and not dropped, since somebody writes into the log.
-    let writer = world.observer().await;
-    writer
-        .run("begin; select pgonce.publish('t', 'x', 's', '{}')")
-        .await;
-    let drop = "select pgonce._drop_outbox_partitions()";
-    assert_eq!(see.number(drop).await, 0);
-    writer.run("commit").await;
-    assert!(see.text(PARTITIONS).await.starts_with("1 101 "));
-    assert_eq!(see.number("select count(*) from pgonce.outbox_1").await, 0);
-    assert_eq!(inbox.rebuild("early").await.unwrap_err().code(), "P4031");
-    assert_eq!(inbox.verify("early").await.unwrap_err().code(), "P4031");
-    // One that begins now never had them.
-    see.run(&define("late")).await;
-    assert_eq!(inbox.rebuild("late").await.unwrap().events, 51);
-    assert_eq!(see.number(drop).await, 1);
-    assert_eq!(inbox.rebuild("late").await.unwrap().removed, 0);
 }
 
 #[tokio::test]

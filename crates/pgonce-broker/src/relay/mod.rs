@@ -3,6 +3,7 @@
 mod catch_panics;
 mod counts;
 mod deliver;
+mod due;
 mod health;
 mod jobs;
 mod keep;

@@ -1,6 +1,6 @@
 //! The loop of a relay.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::{Ended, Terms, deliver, jittered};
-use super::health::{SinkHealth, Subject, subject_of};
-use super::lane::{Holding, ParkedBatch, Unsettled};
-use super::poller::{DUE_EVERY, Membership, Poller};
+use super::health::SinkHealth;
+use super::lane::{Holding, Unsettled};
+use super::poller::{Membership, Poller};
 use super::read::Reads;
 use super::wake::WakeReceiver;
 use super::{Limits, Relay, call_limit};
@@ -30,8 +30,6 @@ use crate::metrics::RelayMetrics as _;
 pub(super) const REST: Duration = Duration::from_secs(30);
 /// So many parked subjects of a lane that failed are remembered.
 const MAX_SUSPECTS: usize = 1000;
-/// How long nothing parked is asked for after that failed.
-const DUE_PAUSE: Duration = Duration::from_secs(1);
 /// The shortest pause between two looks at the log.
 pub(super) const SHORTEST_POLL: Duration = Duration::from_millis(1);
 
@@ -50,7 +48,7 @@ pub(super) struct Engine<D: Driver, S> {
     health: Arc<SinkHealth>,
     next_claim: Instant,
     next_keep: Instant,
-    next_due: Instant,
+    pub(super) next_due: Instant,
     pub(super) next_look: Instant,
     pub(super) poll: Duration,
     /// Until then a signal is not listened to: what would be read has just failed.
@@ -147,23 +145,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
             self.claim().await?;
         }
         self.settle().await?;
-        let mut due = Ok(());
-        if now >= self.next_due {
-            self.next_due = now + DUE_EVERY;
-            due = match self.take_due().await {
-                Ok(any) => {
-                    if !any && self.poller.can_rest() {
-                        self.next_due = now + REST; // until the poller says that something is due
-                    }
-                    Ok(())
-                }
-                // What is parked must not stand in the way of the log.
-                Err(error) => {
-                    self.next_due = Instant::now() + DUE_PAUSE;
-                    Err(error)
-                }
-            };
-        }
+        // What is parked must not stand in the way of the log.
+        let due = match now >= self.next_due {
+            true => self.look_for_due().await,
+            false => Ok(()),
+        };
         if now >= self.next_look {
             self.look().await?;
         }
@@ -244,51 +230,6 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         lanes.map(|(lane, held)| held.held(*lane)).collect()
     }
 
-    /// Sends parked events whose time has come, beside what is read from the log. Returns whether there were any.
-    async fn take_due(&mut self) -> Result<bool> {
-        let ready = self.lanes_that(Holding::takes_parked);
-        if ready.is_empty() {
-            return Ok(false);
-        }
-        let (events, bytes) = (
-            self.relay.limits.lane_events,
-            self.relay.limits.lane_bytes * 4,
-        );
-        let due = self
-            .relay
-            .outbox
-            .due(&self.relay.subscription, &ready, events, bytes);
-        let due = in_time(&self.relay.limits, due).await?;
-        let any = !due.is_empty();
-        for (lane, due) in by_lane(due) {
-            let Some(held) = self.lanes.get(&lane) else {
-                continue;
-            };
-            // Those that failed before go alone, so that nobody waits for them.
-            let mut batches: BTreeMap<Option<Subject>, Vec<Message>> = BTreeMap::new();
-            for message in due {
-                let subject = subject_of(&message);
-                if !held.is_busy(&subject) {
-                    let alone = held.suspects.contains(&subject).then_some(subject);
-                    batches.entry(alone).or_default().push(message);
-                }
-            }
-            for batch in batches.into_values() {
-                self.send_parked(lane, batch);
-            }
-        }
-        Ok(any)
-    }
-
-    fn send_parked(&mut self, lane: u8, batch: Vec<Message>) {
-        let subjects: HashSet<Subject> = batch.iter().map(subject_of).collect();
-        let task = self.spawn_delivery(batch, None);
-        if let Some(held) = self.lanes.get_mut(&lane) {
-            held.parked
-                .insert(task.id(), ParkedBatch { task, subjects });
-        }
-    }
-
     pub(super) fn send(&mut self, lane: u8, batch: Vec<Message>, next: Cursor) {
         if self.lanes.contains_key(&lane) {
             let task = self.spawn_delivery(batch, Some(next));
@@ -298,7 +239,11 @@ impl<D: Driver, S: Sink> Engine<D, S> {
         }
     }
 
-    fn spawn_delivery(&mut self, batch: Vec<Message>, next: Option<Cursor>) -> AbortHandle {
+    pub(super) fn spawn_delivery(
+        &mut self,
+        batch: Vec<Message>,
+        next: Option<Cursor>,
+    ) -> AbortHandle {
         let sink = self.relay.sink.clone();
         let terms = Terms {
             subscription: self.relay.subscription.as_str().into(),

@@ -4,8 +4,9 @@
 -- locks    its place in pgonce.sweep: a second one at the same time returns at once; of the rows only those
 --          it removes, and none that somebody is using
 -- writes   markers older than their consumer's contract keeps them; stored messages that are applied or
---          skipped, after keep_stored. What is not done yet is never removed for being old. In pgonce.sweep how many that
---          were applied went, by which a projection that is made of them knows that it cannot be made anew
+--          skipped, after keep_stored. What is not done yet is never removed for being old. In pgonce.sweep how many went
+--          of each consumer, by which a projection that is made of them knows that it cannot be made anew. Also of skipped ones: such
+--          a one may have been applied before it was replayed
 -- raises   22023 when p_limit is not positive
 -- note     with the owner's rights, since it walks partitions, as pgonce.purge does, in short stretches. The partition of a day
 --          goes as a whole: pgonce._drop_inbox_partitions. Of one that stays for at least as long again, since some consumer keeps
@@ -125,10 +126,10 @@ begin
     ), gone as (
         delete from pgonce.inbox_message m using old o
          where m.tenant = o.tenant and m.consumer = o.consumer and m.seq = o.seq
-        returning m.consumer, m.status
+        returning m.consumer
     ), noted as (
         insert into pgonce.sweep as w (name, next_block, swept_at)
-        select 'inbox_gone/' || g.consumer, count(*), v_now from gone g where g.status = 'processed' group by g.consumer order by 1
+        select 'inbox_gone/' || g.consumer, count(*), v_now from gone g group by g.consumer order by 1
         on conflict on constraint one_place_per_sweep do update
            set next_block = w.next_block + excluded.next_block, swept_at = excluded.swept_at
     )

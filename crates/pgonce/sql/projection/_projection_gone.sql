@@ -1,5 +1,5 @@
 -- pgonce._projection_gone(p_from_consumer): how much of what projections are made of is gone: the log's events up to this number,
---          or so many of the messages that a consumer has stored and applied. It only grows.
+--          or so many of the messages that a consumer had stored. It only grows.
 create or replace function pgonce._projection_gone(p_from_consumer text)
 returns bigint
 language sql stable security definer set search_path = pg_catalog, pg_temp

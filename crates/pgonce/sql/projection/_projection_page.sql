@@ -22,7 +22,12 @@ begin
                    pgonce._version_of(m.headers, convert_from(m.payload, 'UTF8')::jsonb), m.headers,
                    convert_from(m.payload, 'UTF8')::jsonb)::pgonce.projected
               from pgonce.inbox_message m
-             where m.consumer = p_projection.from_consumer and m.status = 'processed' and m.seq > p_after and p_lane = 0
+             where m.consumer = p_projection.from_consumer and m.seq > p_after and p_lane = 0
+               -- One that is replayed is not done, and its marker keeps it from being applied again.
+               and (m.status = 'processed' or p_projection.gate = 'marker' and exists (
+                    select from pgonce.inbox_marker k
+                     where k.tenant = m.tenant and k.message_id = m.message_id and k.source = 'event'
+                       and k.consumer = 'projection:' || p_projection.projection and k.day = pgonce._day_of(m.message_id)))
              order by m.seq limit p_limit;
         return;
     end if;
