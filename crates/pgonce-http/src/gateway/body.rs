@@ -73,7 +73,7 @@ impl StallTimeout {
     }
 
     /// The same, and it ends with the error also where it has not come whole after `time`.
-    pub(crate) fn whole_within(mut self, time: Duration) -> Self {
+    pub(crate) fn ending_after(mut self, time: Duration) -> Self {
         self.end = Some(Box::pin(sleep(time)));
         self
     }
@@ -253,7 +253,7 @@ mod tests {
     async fn a_body_that_drips_ends_in_time() {
         let (feed, body) = fed();
         let body = StallTimeout::new(body, Duration::from_secs(30), Stalled::Client);
-        let mut body = body.whole_within(Duration::from_secs(90));
+        let mut body = body.ending_after(Duration::from_secs(90));
         let before = Instant::now();
         let read = async { while body.frame().await.unwrap().is_ok() {} };
         let drip = async {

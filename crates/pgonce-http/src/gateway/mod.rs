@@ -40,6 +40,7 @@ mod proxy;
 mod reauthorise;
 mod router;
 mod scopes;
+mod serve_router;
 mod server;
 mod stalls;
 mod tls;
@@ -49,7 +50,7 @@ mod upstream;
 /// For the programs of this repository; it may change in every release.
 #[doc(hidden)]
 pub mod unstable {
-    pub use super::server::serve_router;
+    pub use super::serve_router::serve_router;
 }
 
 pub use config::{

@@ -8,8 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ConnectInfo;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use http::Request;
 use http_body::Body as _;
 use hyper::body::Incoming;
@@ -24,16 +23,13 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, tim
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tower::ServiceExt as _;
 
-use super::body::{StallTimeout, Stalled};
 use super::headers;
 use super::http2;
 use super::io::{PeerPermit, Peers, WriteTimeout};
 use super::proxy::Client;
 use super::stalls::{OpenResponses, SentBody};
 use super::tls::HTTP2;
-use crate::body::WHOLE_BODY;
 
 /// How many requests one HTTP/2 connection may have at a time.
 const MAX_STREAMS: u32 = 128;
@@ -126,53 +122,6 @@ impl Server {
             }
         }
     }
-}
-
-/// How long a client of [`serve_router`] may send nothing more of its body, and of its request's head.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Serves a router with the limits of a gateway until `stop`, and ends when every request in progress is answered. Its handlers know
-/// where requests come from by axum's `ConnectInfo<SocketAddr>`. No peer gets more than half of the connections, and a body that
-/// stands still or drips ends with an error.
-pub async fn serve_router(
-    listener: TcpListener,
-    router: axum::Router,
-    max_connections: usize,
-    stop: CancellationToken,
-) {
-    let server = Server {
-        listener,
-        limits: Limits {
-            connections: max_connections,
-            connections_per_peer: (max_connections / 2).max(1),
-            header_bytes: 32 * 1024,
-            header_timeout: PATIENCE,
-            write_timeout: PATIENCE,
-        },
-        certificate: Certificate::default(),
-        stop,
-        connections: TaskTracker::new(),
-    };
-    let connections = server.connections.clone();
-    server
-        .accept(move |request| {
-            let router = router.clone();
-            let mut request = request.map(|body| match body.is_end_stream() {
-                true => body,
-                false => {
-                    let body = StallTimeout::new(body, PATIENCE, Stalled::Client);
-                    Body::new(body.whole_within(PATIENCE * WHOLE_BODY))
-                }
-            });
-            if let Some(client) = request.extensions().get::<Client>().copied() {
-                let peer = ConnectInfo(client.address);
-                request.extensions_mut().insert(peer);
-            }
-            async move { router.oneshot(request).await.into_response() }
-        })
-        .await;
-    connections.close();
-    connections.wait().await;
 }
 
 /// Encrypts where there is a certificate, and serves the protocol that both sides chose then.
@@ -492,52 +441,5 @@ mod tests {
             Body::from_stream(futures_util::stream::once(late))
         };
         assert_eq!(served(9, 0, slow).await.0, 3);
-    }
-
-    /// A router with room for four connections, and its address.
-    async fn small_router() -> SocketAddr {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = axum::Router::new()
-            .route(
-                "/login",
-                axum::routing::post(async |_: axum::body::Bytes| "in"),
-            )
-            .route("/healthz", axum::routing::get(async || "alive"));
-        tokio::spawn(serve_router(listener, router, 4, CancellationToken::new()));
-        address
-    }
-
-    const HALF: &[u8] = b"POST /login HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n1";
-
-    #[tokio::test]
-    async fn one_peer_never_gets_all_connections_of_a_router() {
-        let address = small_router().await;
-        let mut held = Vec::new();
-        for _ in 0..8 {
-            let mut wire = TcpStream::connect(address).await.unwrap();
-            // Some are closed at once.
-            let _ = wire.write_all(HALF).await;
-            held.push(wire);
-        }
-        let other = tokio::net::TcpSocket::new_v4().unwrap();
-        other.bind("127.0.0.2:0".parse().unwrap()).unwrap();
-        let mut other = other.connect(address).await.unwrap();
-        let asked = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        other.write_all(asked).await.unwrap();
-        let mut reply = String::new();
-        let reading = other.read_to_string(&mut reply);
-        timeout(LIMIT, reading).await.unwrap().unwrap();
-        assert!(reply.ends_with("alive"), "{reply}");
-        drop(held);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_body_that_stands_still_frees_its_connection_of_a_router() {
-        let mut wire = TcpStream::connect(small_router().await).await.unwrap();
-        wire.write_all(HALF).await.unwrap();
-        let mut reply = Vec::new();
-        let ended = timeout(10 * PATIENCE, wire.read_to_end(&mut reply)).await;
-        assert!(ended.is_ok(), "it is still open");
     }
 }

@@ -143,7 +143,7 @@ async fn web_site<D: TestDriver>(world: &World<D>, runs: Arc<AtomicUsize>) -> Si
 async fn the_status_of_a_grpc_web_call_is_read_from_its_body<D: TestDriver>(world: World<D>) {
     let site = web_site(&world, Arc::default()).await;
     for path in ["/leased", "/atomic"] {
-        // Done; a final refusal; a failure that a retry may mend.
+        // Done; a final refusal; a failure that a retry may get over.
         for (status, stays) in [("0", true), ("5", true), ("13", false)] {
             let key = format!("{path}-{status}");
             let first = site.post(path, &key, status).await;
