@@ -260,6 +260,50 @@ async fn triggers_foreign_keys_and_row_level_security_fail_single_rows() {
 }
 
 #[tokio::test]
+async fn a_row_that_a_trigger_keeps_out_is_not_said_to_be_applied() {
+    let (world, _turn) = place().await;
+    world.see.run("create function public.keep_out() returns trigger language plpgsql as \
+            'begin return case when new.name <> ''drop'' then new end; end'; \
+        create trigger keep_out before insert on public.customer for each row execute function public.keep_out()").await;
+    let text = "email,name\na@x,Ann\nb@x,drop\nc@x,Cy\n";
+    let report = import(&world.once, &customers(), text).await.unwrap();
+    assert_eq!(counts(&report), [3, 2, 1, 0, 0]);
+    let reasons = "select string_agg(row || ' ' || code, ',') from pgonce.import_row";
+    assert_eq!(world.see.text(reasons).await, "2 not_inserted");
+}
+
+#[tokio::test]
+async fn whatever_a_row_makes_the_database_raise_fails_that_row_alone() {
+    let (world, _turn) = place().await;
+    world.see.run("create function public.refuse() returns trigger language plpgsql as \
+            'begin if new.name ~ ''^[0-9A-Z]{5}$'' then raise exception ''no'' using errcode = new.name; end if; return new; end'; \
+        create trigger refuse before insert on public.customer for each row execute function public.refuse()").await;
+    let codes = [
+        "09000", "20000", "21000", "22012", "27000", "2F003", "38000", "39004", "44000", "54000",
+        "55000", "P0001",
+    ];
+    let mut text = String::from("email,name\n");
+    for (n, code) in codes.iter().enumerate() {
+        text += &format!("good{n}@x,Cy\nbad{n}@x,{code}\n");
+    }
+    // Too long for an index, and too random to be made smaller.
+    let mut seed = 1_u32;
+    let long: String = (0..9000)
+        .map(|_| {
+            seed = seed.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+            char::from_digit(seed >> 16 & 31, 36).unwrap()
+        })
+        .collect();
+    text += &format!("{long}@x,long\nlast@x,Cy\n");
+    let report = import(&world.once, &customers(), text).await.unwrap();
+    let (good, bad) = (codes.len() as u64 + 1, codes.len() as u64 + 1);
+    assert_eq!(counts(&report), [good + bad, good, 0, 0, bad]);
+    let found = "select string_agg(code, ' ' order by row) from pgonce.import_row";
+    let expected = format!("{} 54000", codes.join(" "));
+    assert_eq!(world.see.text(found).await, expected);
+}
+
+#[tokio::test]
 async fn too_many_failed_rows_stop_the_import_and_a_higher_limit_goes_on() {
     let (world, _turn) = place().await;
     let mut text = String::from("email,name,age\n");

@@ -201,6 +201,20 @@ async fn a_transient_error_does_not_revive_a_cancelled_import() {
 }
 
 #[tokio::test]
+async fn what_a_lost_reply_committed_is_known_before_anything_else_is_written() {
+    let (world, _turn) = place().await;
+    let once = "for each row when (old.row_count = 25 and new.row_count = 25)";
+    let trouble = trouble(1, "53300").replace("for each row", once);
+    world.see.run(&trouble).await;
+    faults::arm("import.recorded", 1, Action::Error);
+    let report = import(&world.once, &customers().max_rows(25), many(200)).await;
+    faults::disarm_all();
+    check(&world, &report.unwrap(), "went on").await;
+    let looks = "select last_value from public.troubles";
+    assert!(world.see.number(looks).await > 1, "no look failed");
+}
+
+#[tokio::test]
 async fn a_trigger_that_refuses_every_statement_ends_the_import() {
     let (world, _turn) = place().await;
     world

@@ -18,7 +18,7 @@ use super::chunk::{Chunk, Place, Problem};
 use super::input::{Input, Opened};
 use super::rows::{Format, Rows, invalid, unreadable};
 use super::table::Table;
-use super::trouble::Trouble;
+use super::trouble::{Trouble, is_transient};
 use super::{Import, Progress, Reject, Report, Target};
 use crate::call::{Args, Caller, Sql};
 use crate::driver::tokio_postgres::TokioPostgres;
@@ -39,6 +39,8 @@ pub(super) static HOLD: Sql = Sql::kept(
 );
 /// How long transient errors in a row are borne.
 pub(super) const RETRY_FOR: Duration = Duration::from_secs(60);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// After rows that were there already, so many chunks at most go through the temporary table before plain COPY is
 /// tried again.
@@ -274,6 +276,20 @@ impl Run<'_> {
         Ok((state, place))
     }
 
+    /// Learns how far the import is after a commit whose reply was lost, which may have happened. Nothing is written before the
+    /// database has said so: what was committed would look like the work of another process.
+    pub(super) async fn look(&mut self, since: Instant) -> Result<(String, Place)> {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.begin().await {
+                Err(error) if is_transient(&error) && since.elapsed() < RETRY_FOR => {}
+                known => return known,
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
     /// The next chunk; meanwhile the lease is kept.
     async fn next(&self, chunks: &mut mpsc::Receiver<Chunk>) -> Result<Option<Chunk>> {
         let mut failing = None;
@@ -285,10 +301,9 @@ impl Run<'_> {
                     Ok(()) => failing = None,
                     Err(error) => {
                         let since: &mut Instant = failing.get_or_insert_with(Instant::now);
-                        if since.elapsed() > RETRY_FOR {
+                        if since.elapsed() > RETRY_FOR || !is_transient(&error) {
                             return Err(error);
                         }
-                        Trouble::from(error).unless_fatal()?;
                     }
                 },
             }
@@ -359,22 +374,16 @@ impl Run<'_> {
                 Err(Trouble::Smaller(_)) => size = rows.len() / 2,
                 Err(Trouble::Slow(_)) if rows.len() > 1 => self.max_rows = rows.len() / 2,
                 Err(Trouble::Again(error) | Trouble::Slow(error)) => {
-                    let (since, pause) =
-                        *failing.get_or_insert((Instant::now(), Duration::from_millis(50)));
+                    let (since, pause) = *failing.get_or_insert((Instant::now(), FIRST_PAUSE));
                     if since.elapsed() > RETRY_FOR {
                         return Err(error);
                     }
                     sleep(pause).await;
-                    failing = Some((since, (pause * 2).min(Duration::from_secs(5))));
-                    // A commit whose reply was lost may have happened: the database knows.
+                    failing = Some((since, (pause * 2).min(MAX_PAUSE)));
                     if !self.import.dry_run {
-                        match self.begin().await {
-                            Ok((_, place)) => {
-                                at = usize::try_from(place.row.saturating_sub(chunk.start.row))
-                                    .unwrap_or(at);
-                            }
-                            Err(error) => Trouble::from(error).unless_fatal()?,
-                        }
+                        let (_, place) = self.look(since).await?;
+                        at = usize::try_from(place.row.saturating_sub(chunk.start.row))
+                            .unwrap_or(at);
                     }
                 }
                 Err(Trouble::Fatal(error)) => return Err(error),

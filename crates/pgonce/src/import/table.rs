@@ -123,13 +123,17 @@ impl Table {
         chunk: &Chunk,
         rows: Range<usize>,
     ) -> Result<Results, Trouble> {
-        let done = send(session, &self.copy, chunk, rows.clone()).await;
-        done.map_err(|error| match error.code().map(SqlState::code) {
+        let sent = send(session, &self.copy, chunk, rows.clone()).await;
+        let copied = sent.map_err(|error| match error.code().map(SqlState::code) {
             // Rows that are there; or a table that takes no COPY, such as one with row level security.
             Some("23505" | "0A000") => Trouble::Stage,
-            _ => Self::blame(error, &self.relation, chunk, rows),
+            _ => Self::blame(error, &self.relation, chunk, rows.clone()),
         })?;
-        Ok(Results::default())
+        // COPY does not say which rows a trigger kept out.
+        match usize::try_from(copied) {
+            Ok(copied) if copied == chunk.good(rows).len() => Ok(Results::default()),
+            _ => Err(Trouble::Stage),
+        }
     }
 
     /// Finds out which rows are new, and inserts those.
@@ -234,7 +238,7 @@ async fn send(
     copy: &str,
     chunk: &Chunk,
     rows: Range<usize>,
-) -> Result<(), tokio_postgres::Error> {
+) -> Result<u64, tokio_postgres::Error> {
     let sink = session.raw().copy_in::<_, Bytes>(copy).await?;
     let mut sink = std::pin::pin!(sink);
     for piece in chunk.pieces(rows) {
@@ -242,8 +246,7 @@ async fn send(
             sink.send(Bytes::copy_from_slice(part)).await?;
         }
     }
-    sink.finish().await?;
-    Ok(())
+    sink.finish().await
 }
 
 fn quoted(name: &str) -> String {

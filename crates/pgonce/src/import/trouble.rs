@@ -28,28 +28,39 @@ pub(super) enum Trouble {
     Fatal(Error),
 }
 
+/// Classes of errors that a row causes: its values, its size, or what triggers and functions make of it.
+const OF_ROW: [&str; 13] = [
+    "09", "20", "21", "22", "23", "27", "2F", "38", "39", "44", "54", "P0", "P4",
+];
+
+/// Whether the same may succeed later.
+pub(super) fn is_transient(error: &Error) -> bool {
+    match error {
+        Error::Disconnected(_) | Error::Uncertain(_) => return true,
+        Error::Fenced(_) => return false,
+        _ => {}
+    }
+    let code = error.code();
+    let classes = ["40", "53", "55", "57"];
+    // 55000 is what a trigger raises, or `currval`. 25xxx: a standby that is to be the primary, and sessions that were idle for too long.
+    classes.iter().any(|class| code.starts_with(class)) && code != "55000"
+        || matches!(code, "25006" | "25P03" | "25P04")
+}
+
 impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
-        let transient = ["40", "53", "55", "57"];
-        match &error {
-            Error::Disconnected(_) | Error::Uncertain(_) => return Self::Again(error),
-            Error::Fenced(_) => return Self::Fatal(error),
-            _ => {}
-        }
         let code = error.code();
-        if code == "57014" {
-            return Self::Slow(error);
+        if is_transient(&error) {
+            return match code {
+                "57014" => Self::Slow(error),
+                _ => Self::Again(error),
+            };
         }
-        // A standby that is to be the primary, and sessions that were idle for too long.
-        if transient.iter().any(|class| code.starts_with(class))
-            || matches!(code, "25006" | "25P03" | "25P04")
+        let of_row = code == "55000" || OF_ROW.iter().any(|class| code.starts_with(class));
+        if !of_row
+            || matches!(error, Error::Fenced(_))
+            || matches!(code, "P4012" | "P4082" | "P4099")
         {
-            return Self::Again(error);
-        }
-        let of_row = ["22", "23", "44", "P0", "P4"]
-            .iter()
-            .any(|class| code.starts_with(class));
-        if !of_row || matches!(code, "P4012" | "P4082" | "P4099") {
             return Self::Fatal(error);
         }
         let text = match &error {
@@ -57,16 +68,6 @@ impl From<Error> for Trouble {
             other => other.to_string(),
         };
         Self::Smaller(Some(Problem::new(code, text)))
-    }
-}
-
-impl Trouble {
-    /// The error, where trying again does not help.
-    pub(super) fn unless_fatal(self) -> Result<(), Error> {
-        match self {
-            Self::Fatal(error) => Err(error),
-            _ => Ok(()),
-        }
     }
 }
 
@@ -84,7 +85,9 @@ mod tests {
             assert!(matches!(of(code), Trouble::Again(_)), "{code}");
         }
         assert!(matches!(of("57014"), Trouble::Slow(_)));
-        for code in ["22003", "23514", "P0001"] {
+        for code in [
+            "20000", "21000", "22003", "23514", "38000", "54000", "54001", "55000", "P0001",
+        ] {
             assert!(matches!(of(code), Trouble::Smaller(_)), "{code}");
         }
         for code in ["42501", "P4012", "P4082", "25000"] {

@@ -160,10 +160,8 @@ impl Run<'_> {
                 Ok(()) => return Ok(()),
                 Err(Trouble::Again(_) | Trouble::Slow(_)) if since.elapsed() < RETRY_FOR => {
                     sleep(Duration::from_millis(200)).await;
-                    match self.begin().await {
-                        Ok((state, _)) if state == "done" => return Ok(()),
-                        Ok(_) => {}
-                        Err(error) => Trouble::from(error).unless_fatal()?,
+                    if self.look(since).await?.0 == "done" {
+                        return Ok(());
                     }
                 }
                 Err(Trouble::Again(error) | Trouble::Slow(error) | Trouble::Fatal(error)) => {
