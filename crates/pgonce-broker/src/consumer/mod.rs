@@ -23,9 +23,9 @@ use pgonce::{FingerprintBuilder, Once, Result};
 use tokio_util::sync::CancellationToken;
 
 use check::Checks;
+pub use check::cloud_event;
 #[cfg(feature = "webhooks")]
 pub(crate) use check::{Read, check_names, read_by};
-pub use check::cloud_event;
 pub use counts::Counts;
 use handler::OneStatement;
 pub use handler::{Batches, Handler};
