@@ -71,7 +71,7 @@ impl Text {
         matches!(self, Self::Plain(text) if text.is_empty())
     }
 
-    fn to_ascii(&mut self) -> bool {
+    fn write_in_ascii(&mut self) -> bool {
         match self {
             Self::Plain(text) if !text.is_ascii() => {
                 let base64 = BASE64_STANDARD.encode(text);
@@ -149,11 +149,14 @@ impl Stored {
     }
 
     /// Writes its bytes in ASCII, which every encoding of a database has; false where they were.
-    pub(crate) fn to_ascii(&mut self) -> bool {
+    pub(crate) fn write_in_ascii(&mut self) -> bool {
         let trailers = self.trailers.iter_mut().flatten();
         let values = self.headers.iter_mut().chain(trailers);
         let texts = values.map(|(_, value)| value).chain([&mut self.body]);
-        texts.fold(false, |changed, text| text.to_ascii() || changed)
+        texts
+            .filter_map(|text| text.write_in_ascii().then_some(()))
+            .count()
+            > 0
     }
 
     /// Reads what was stored; `None` where something else wrote it.

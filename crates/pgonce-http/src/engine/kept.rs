@@ -29,7 +29,7 @@ impl KeptResponse {
     pub(super) fn without_what_is_refused(&mut self, code: &str) -> bool {
         let is_of_values = code.starts_with(DATA_EXCEPTION);
         // Characters that the encoding of the database does not have.
-        if matches!(code, "22P05" | "22021") && self.stored.to_ascii() {
+        if matches!(code, "22P05" | "22021") && self.stored.write_in_ascii() {
             return true;
         }
         // A time that no timestamp holds.
