@@ -1,7 +1,7 @@
 /** How to try again. */
 
 import { defined } from "./defined.js";
-import { Busy, Disconnected, PgonceError, isCrash, translate } from "./errors.js";
+import { Busy, Disconnected, PgonceError, isCrash, isStale, translate } from "./errors.js";
 
 const UNHURRIED_MS = 100;
 
@@ -70,7 +70,8 @@ export async function transact<T>(work: () => Promise<T>, policy: Partial<RetryP
     } catch (raised) {
       const error = translate(raised);
       // Errors of pgonce itself know whether it was in COMMIT.
-      const open = error !== raised && (error instanceof Disconnected || isCrash(raised));
+      const lost = error instanceof Disconnected && !isStale(raised);
+      const open = error !== raised && (lost || isCrash(raised));
       const safe = error !== undefined && !open && ["retry", "retry_after_delay", "claim_again"].includes(error.errorClass);
       const delay = safe ? schedule.nextDelay(error) : undefined;
       if (delay === undefined) throw raised;

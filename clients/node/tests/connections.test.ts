@@ -372,6 +372,16 @@ it("transact does not repeat a transaction in which the server ended", async () 
   assert.equal(runs, 1);
 });
 
+it("transact runs again what a stale session refused", async () => {
+  let runs = 0;
+  const stale = Object.assign(new Error('prepared statement "s1" does not exist'), { code: "26000", severity: "ERROR" });
+  const work = (): Promise<string> => {
+    runs += 1;
+    return runs === 1 ? Promise.reject(stale) : Promise.resolve("done");
+  };
+  assert.deepEqual([await pgonce.transact(work), runs], ["done", 2]);
+});
+
 for (const code of ["53100", "53200"]) {
   it(`transact does not repeat a transaction in which the server ran out of space or memory and ended it (${code})`, async () => {
     let runs = 0;

@@ -707,6 +707,17 @@ def test_transact_runs_again_what_got_no_connection_of_a_server_that_is_full(db:
     assert len(runs) == 2
 
 
+def test_transact_runs_again_what_a_stale_session_refused() -> None:
+    errors = [psycopg.errors.InvalidSqlStatementName('prepared statement "s1" does not exist')]
+
+    def work() -> str:
+        if errors:
+            raise errors.pop()
+        return "done"
+
+    assert pgonce.transact(work) == "done"
+
+
 def test_transact_runs_again_what_pgonce_says_did_nothing() -> None:
     errors: list[pgonce.Error] = [pgonce.Disconnected("gone"), pgonce.DatabaseError("again", code="40001")]
 
