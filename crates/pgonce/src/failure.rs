@@ -8,6 +8,11 @@ use serde_json::Value;
 /// What is kept for longer, 1000 years, would have an end that no timestamp holds, and could not be recorded.
 pub(crate) const MAX_KEEP: Duration = Duration::from_secs(1000 * 8766 * 3600);
 
+/// A reason in the characters that every encoding of a database has.
+pub(crate) fn in_ascii(text: &str) -> String {
+    text.replace(|character: char| !character.is_ascii(), "?")
+}
+
 /// A failure that is recorded: permanent, the same for every later attempt, or transient.
 ///
 /// ```

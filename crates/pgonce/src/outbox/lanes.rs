@@ -9,6 +9,7 @@ use super::message::{Cursor, Message, Read};
 use crate::call::{Args, BEGIN, COMMIT, Caller, Row, Rows, Sql, unreadable};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::failure::in_ascii;
 use crate::once::Once;
 
 static CLAIM_LANES: Sql = Sql::kept(
@@ -161,10 +162,6 @@ pub(super) fn plain(reason: &str) -> String {
 /// Whether a text has a character that the server's encoding lacks.
 pub(super) fn is_refused(error: &Error, text: &str) -> bool {
     matches!(error, Error::Database(_)) && error.code().starts_with("22") && !text.is_ascii()
-}
-
-pub(super) fn in_ascii(text: &str) -> String {
-    text.replace(|character: char| !character.is_ascii(), "?")
 }
 
 impl<D: Driver> Once<D> {

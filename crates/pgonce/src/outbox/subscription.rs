@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::lanes::{Outbox, in_ascii, is_refused, plain};
+use super::lanes::{Outbox, is_refused, plain};
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
 use crate::error::Result;
+use crate::failure::in_ascii;
 
 static CREATE: Sql = Sql::seldom(
     "select 'done' from pgonce.create_subscription($1, $2, \

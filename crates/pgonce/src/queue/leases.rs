@@ -15,6 +15,7 @@ use super::job::{Claimed, Name, fail, renew};
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, Result};
+use crate::failure::in_ascii;
 use crate::once::Once;
 
 static FINISH: Sql = Sql::kept("select pgonce.finish_jobs($1)");
@@ -115,10 +116,6 @@ pub(super) async fn record_failure<D: Driver>(
             }
         }
     }
-}
-
-fn in_ascii(text: &str) -> String {
-    text.replace(|character: char| !character.is_ascii(), "?")
 }
 
 /// Renews leases until it is aborted, and drops the handlers of jobs that are lost. Says in `is_behind` that jobs have ended
