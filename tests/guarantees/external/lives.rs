@@ -108,6 +108,53 @@ async fn a_key_that_was_freed_before_its_retention_was_over_keeps_what_it_did() 
     }
 }
 
+/// The call's own retention begins when it is decided, the command's when it is finished.
+#[tokio::test]
+async fn a_key_that_was_freed_keeps_what_it_did_also_when_that_was_longer_ago_than_its_retention() {
+    let retry = "select pgonce.intervene('retry', 'orders.create', 'k', 'test')";
+    let evict = "select pgonce.intervene('evict', 'orders.create', 'k', 'test')";
+    let again = end("fail", 0, "true, 'later', 'later'");
+    for (ended, freed) in [
+        (again.as_str(), evict),
+        (refuse(0).as_str(), retry),
+        ("select 1", "forget"),
+    ] {
+        let world = World::<TokioPostgres>::new().await;
+        let see = &world.see;
+        see.run("select pgonce.define_scope('orders.create', '1 hour')")
+            .await;
+        let first = take(&world.once, "k").await.fence();
+        assert_eq!(send(see, first, 1).await, "send");
+        assert_eq!(record(see, first, "'confirmed', 'ch_1'").await, "done");
+        see.run(&format!(
+            "select pgonce.heartbeat('orders.create', 'k', {first}, '1 day')"
+        ))
+        .await;
+        later(see, "2 hours").await;
+        see.run(&ended.replace(" 0,", &format!(" {first},"))).await;
+        if freed == "forget" {
+            see.run(&format!(
+                "select pgonce.release('orders.create', 'k', {first}, p_forget => true)"
+            ))
+            .await;
+        } else {
+            see.run(freed).await;
+        }
+        see.run("select pgonce.purge()").await;
+        later(see, "30 minutes").await;
+        let second = take(&world.once, "k").await.fence();
+        assert_eq!(send(see, second, 1).await, "done ch_1", "{freed}");
+        // As long as the record would have been kept, and no longer.
+        see.run(&format!(
+            "select pgonce.release('orders.create', 'k', {second}, p_forget => true)"
+        ))
+        .await;
+        later(see, "61 minutes").await;
+        let third = take(&world.once, "k").await.fence();
+        assert_eq!(send(see, third, 1).await, "send", "{freed}");
+    }
+}
+
 #[tokio::test]
 async fn what_may_have_happened_in_an_earlier_life_is_not_sent_again_and_ends_no_command_that_did_not_come_to_it()
  {

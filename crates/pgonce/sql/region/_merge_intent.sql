@@ -2,7 +2,7 @@
 --          lists what happened twice.
 -- locks    the intent against other merges, then its record
 -- writes   the record: finished beats unfinished, and of two the one that pgonce._verdict_of keeps. The history of its attempts here,
---          as far as it does not belong to the new record. Where an answer was replaced or removed: pgonce.installation, so that caches
+--          as far as it does not belong to the new record; how long calls of a record that was evicted count. Where an answer was replaced or removed: pgonce.installation, so that caches
 --          forget it. A task for each surplus effect; where it is of this region, also the event region.double_commit
 -- raises   55P03 the record is locked for 200 milliseconds
 -- note     where replication applies it no trigger of the tables fires: what they do it does here. In a session they fire as well, and
@@ -40,6 +40,10 @@ begin
             v_gone := found;
             delete from pgonce.attempt a
              where v_gone and a.tenant = p_tenant collate "C" and a.scope = p_scope collate "C" and a.key = p_key collate "C";
+            -- As pgonce._end_calls: what was freed before its retention was over keeps what it did.
+            update pgonce.external_call c set expires_at = greatest(c.expires_at, v_row.expires_at)
+             where v_gone and c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
+               and c.status in ('confirmed', 'failed') and c.ended_at is null;
             exit;
         elsif v_new.expires_at <= pgonce.now() or v_row is not distinct from v_new then
             exit;  -- retention sees to it; or there is nothing to do
