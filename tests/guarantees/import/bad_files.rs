@@ -36,7 +36,19 @@ async fn every_kind_of_bad_input_has_its_own_code() {
     let good = "email,name\nada@x,Ada\n";
     let large = format!("{good}bob@x,{}\ncy@x,Cy\n", "x".repeat(10 << 20));
     let quoted = format!("{good}bob@x,\"{}\n\"\ncy@x,Cy\n", "x\n".repeat(5 << 20));
-    let cases: [(&str, Vec<u8>, &str); 15] = [
+    let rest = (0..1000).map(|n| format!("r{n}@x,{}\n", "x".repeat(10_000)));
+    let rest = rest.collect::<String>();
+    let cases: [(&str, Vec<u8>, &str); 17] = [
+        (
+            "two quotes inside, 10 MB apart",
+            format!("{good}bob@x,B\"ob\n{rest}cy@x,C\"y\n").into(),
+            "P4090",
+        ),
+        (
+            "a quote that is closed by another row's",
+            format!("{good}bob@x,\"Bob\n{rest}cy@x,\"Cy\"\n{rest}").into(),
+            "P4090",
+        ),
         (
             "a quote inside",
             format!("{good}bob@x,B\"o\"b\n").into(),
@@ -119,6 +131,21 @@ async fn every_kind_of_bad_input_has_its_own_code() {
         );
     }
     assert_eq!(code_of(&world, &lines, "no json\n").await, "P4090");
+}
+
+#[tokio::test]
+async fn an_empty_line_between_json_objects_is_no_row_also_where_they_have_one_value() {
+    let (world, _turn) = place().await;
+    world
+        .see
+        .run(
+            "create table public.seen (email text primary key); grant all on public.seen to public",
+        )
+        .await;
+    let to = Import::into_table("seen", "public.seen").format(Format::JsonLines);
+    let text = "{\"email\":\"ada@x\"}\n\n{\"email\":\"bob@x\"}\n\n";
+    let report = import(&world.once, &to, text).await.unwrap();
+    assert_eq!(counts(&report), [2, 2, 0, 0, 0]);
 }
 
 #[tokio::test]

@@ -206,6 +206,36 @@ async fn rows_go_to_a_function_once_for_each_key_one_by_one_or_in_batches() {
     }
 }
 
+/// The natural key is a value, and one value has many spellings.
+#[tokio::test]
+async fn a_row_goes_to_a_function_once_however_its_file_spells_it() {
+    let (world, _turn) = place().await;
+    world.see.run("create table public.paid (ref text, amount numeric); grant all on public.paid to public; \
+        create function public.pay(r jsonb) returns void language sql as \
+            'insert into public.paid values (r ->> ''ref'', (r ->> ''amount'')::numeric)'").await;
+    let to = Import::call("pay", "public.pay").key(["ref"]);
+    let lines = [
+        r#"{"ref":"INV\/2026\/7","amount":1}
+{"ref":"caf\u00e9","amount":2.50}
+{"ref":17,"amount":3,"note":null}"#,
+        r#"{"amount":1.0,"ref":"INV/2026/7"}
+{"ref":"café","amount":25e-1}
+{"ref":17.0,"amount":3}"#,
+    ];
+    let json = to.clone().format(Format::JsonLines);
+    for (text, expected) in lines.iter().zip([[3, 3, 0, 0, 0], [3, 0, 3, 0, 0]]) {
+        let report = import(&world.once, &json, *text).await.unwrap();
+        assert_eq!(counts(&report), expected, "{text}");
+    }
+    let csv = "ref,amount,note\nINV/2026/7,1,\ncafé,2.5,\n17,3,\n17,4,\n";
+    let report = import(&world.once, &to.format(Format::Csv), csv)
+        .await
+        .unwrap();
+    assert_eq!(counts(&report), [4, 0, 4, 1, 0], "{report:?}");
+    let paid = "select count(*) || ' ' || sum(amount) from public.paid";
+    assert_eq!(world.see.text(paid).await, "3 6.50");
+}
+
 #[tokio::test]
 async fn a_dry_run_says_what_would_happen_and_does_nothing() {
     let (world, _turn) = place().await;

@@ -27,7 +27,11 @@ const JSON_LINES: [&str; 4] = [
 type Found = (Next, Vec<u8>, u64, u64);
 
 fn records(input: &[u8], quotes: bool, buffer: usize) -> (Vec<Found>, u64) {
-    let mut records = Records::new(BufReader::with_capacity(buffer, input), quotes, 40);
+    let mut records = Records::new(
+        BufReader::with_capacity(buffer, input),
+        quotes.then_some(b','),
+        40,
+    );
     let mut found = Vec::new();
     loop {
         let next = records.next().unwrap();
@@ -72,7 +76,7 @@ fn fuzz_fields_that_are_written_are_read_back() {
             text
         });
         let line = [quoted.collect::<Vec<_>>().join(&b','), b"\r\n".to_vec()].concat();
-        let mut records = Records::new(&line[..], true, usize::MAX - 2);
+        let mut records = Records::new(&line[..], Some(b','), usize::MAX - 2);
         assert_eq!(records.next().unwrap(), Next::Record);
         let (mut found, mut scratch) = (Vec::new(), Vec::new());
         split(records.bytes(), b',', &mut found, &mut scratch).unwrap();

@@ -15,6 +15,7 @@ mod record;
 mod rows;
 mod run;
 mod table;
+mod text;
 mod trouble;
 mod write;
 

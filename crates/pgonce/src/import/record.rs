@@ -12,6 +12,8 @@ pub(super) enum Next {
     Record,
     /// A record was larger than the limit, and is skipped.
     TooLarge,
+    /// The same, and a quote in it is out of place: nobody knows where it really ends.
+    Misquoted,
     /// There are no more.
     End,
     /// A quote that is opened in this record is never closed.
@@ -23,7 +25,7 @@ pub(super) struct Records<R> {
     reader: R,
     /// A record that does not lie in the reader's buffer in one piece, or was taken out of it.
     record: Vec<u8>,
-    quotes: bool,
+    delimiter: Option<u8>,
     max: usize,
     /// Where the next record begins, in bytes.
     pub(super) offset: u64,
@@ -34,12 +36,12 @@ pub(super) struct Records<R> {
 }
 
 impl<R: BufRead> Records<R> {
-    /// `quotes`: whether line feeds in double quotes belong to the record, as in CSV.
-    pub(super) fn new(reader: R, quotes: bool, max: usize) -> Self {
+    /// With a delimiter line feeds in double quotes belong to the record, as in CSV.
+    pub(super) fn new(reader: R, delimiter: Option<u8>, max: usize) -> Self {
         Self {
             reader,
             record: Vec::new(),
-            quotes,
+            delimiter,
             max,
             offset: 0,
             line: 0,
@@ -60,30 +62,44 @@ impl<R: BufRead> Records<R> {
     pub(super) fn next(&mut self) -> io::Result<Next> {
         self.record.clear();
         self.line = self.next_line;
-        let (mut inside, mut too_large, mut any) = (false, false, false);
+        let (mut inside, mut too_large, mut misquoted) = (false, false, false);
+        // The last byte before the buffer, and whether it is a quote that ended a field unless another one follows.
+        let (mut last, mut closed) = (None, false);
         loop {
             let buffer = self.reader.fill_buf()?;
             if buffer.is_empty() {
-                return Ok(match (any, inside, too_large) {
-                    (false, ..) => Next::End,
-                    (true, true, _) => Next::NeverClosed,
-                    (true, false, true) => Next::TooLarge,
-                    (true, false, false) => {
+                return Ok(match (last, inside, too_large) {
+                    (None, ..) => Next::End,
+                    (_, true, _) => Next::NeverClosed,
+                    (_, false, true) if misquoted => Next::Misquoted,
+                    (_, false, true) => Next::TooLarge,
+                    (_, false, false) => {
                         self.next_line += 1;
                         self.strip();
                         Next::Record
                     }
                 });
             }
-            any = true;
+            let delimiter = self.delimiter;
+            let ends_field = |byte| matches!(byte, b'"' | b'\n' | b'\r') || Some(byte) == delimiter;
+            misquoted |= closed && !ends_field(buffer[0]);
+            closed = false;
             let mut end = None;
             let mut at = 0;
-            while let Some(found) = match self.quotes {
-                true => memchr2(b'\n', b'"', &buffer[at..]),
-                false => memchr(b'\n', &buffer[at..]),
+            while let Some(found) = match delimiter {
+                Some(_) => memchr2(b'\n', b'"', &buffer[at..]),
+                None => memchr(b'\n', &buffer[at..]),
             } {
                 at += found + 1;
                 if buffer[at - 1] == b'"' {
+                    if inside {
+                        closed = at == buffer.len();
+                        misquoted |= !closed && !ends_field(buffer[at]);
+                    } else {
+                        // It opens a field, or is the second one of two in a field.
+                        let before = if at > 1 { Some(buffer[at - 2]) } else { last };
+                        misquoted |= before.is_some_and(|byte| byte != b'"' && before != delimiter);
+                    }
                     inside = !inside;
                 } else {
                     self.next_line += 1;
@@ -100,11 +116,16 @@ impl<R: BufRead> Records<R> {
             } else {
                 self.record.extend_from_slice(&buffer[..used]);
             }
+            last = buffer.get(used - 1).copied();
             self.reader.consume(used);
             self.offset += used as u64;
             if end.is_some() {
                 if too_large {
-                    return Ok(Next::TooLarge);
+                    return Ok(if misquoted {
+                        Next::Misquoted
+                    } else {
+                        Next::TooLarge
+                    });
                 }
                 self.strip();
                 return Ok(Next::Record);
@@ -251,7 +272,7 @@ mod tests {
 
     fn records(text: &str, max: usize, buffer: usize) -> Vec<(Next, String, u64, u64)> {
         let reader = io::BufReader::with_capacity(buffer, text.as_bytes());
-        let mut records = Records::new(reader, true, max);
+        let mut records = Records::new(reader, Some(b','), max);
         let mut found = Vec::new();
         loop {
             let next = records.next().unwrap();
@@ -292,6 +313,23 @@ mod tests {
             assert_eq!(found.len(), 3);
             assert_eq!((&found[1].0, &*found[1].1), (&Next::TooLarge, ""));
             assert_eq!((&*found[2].1, found[2].2), ("ok", 4));
+        }
+    }
+
+    #[test]
+    fn a_record_over_the_limit_whose_quotes_are_out_of_place_is_not_skipped() {
+        for (text, next) in [
+            ("a\"b\nlong\nc\"d\n", Next::Misquoted),
+            ("\"b\nlong\nx,\"d\n", Next::Misquoted),
+            ("x,\"a\"b,long\n", Next::Misquoted),
+            ("\"\"\"long\"\"\",\"\"\r\n", Next::TooLarge),
+            ("x,\"long\nlong\"\n", Next::TooLarge),
+            ("x,\"long\nlong\"", Next::TooLarge),
+            ("x,\"long\nlong\"z", Next::Misquoted),
+        ] {
+            for buffer in 1..12 {
+                assert_eq!(records(text, 4, buffer)[0].0, next, "{text:?} {buffer}");
+            }
         }
     }
 

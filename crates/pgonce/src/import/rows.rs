@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::chunk::{Chunk, Place, Problem, copy_row};
 use super::record::{Field, Next, Records, split};
+use super::text::text;
 use crate::error::{Error, ErrorDetail, Result};
 
 /// How a file is written.
@@ -37,6 +38,9 @@ pub(super) struct Layout {
     pub(super) max_rows: usize,
     pub(super) max_bytes: usize,
 }
+
+/// The values of a row, where they are compared and not its data; or why it is none.
+type Added = std::result::Result<Option<Vec<u8>>, Problem>;
 
 /// Reads rows.
 pub(super) struct Rows<R> {
@@ -72,7 +76,7 @@ impl<R: io::BufRead> Rows<R> {
             begin = 3;
         }
         let csv = layout.format != Some(Format::JsonLines);
-        let mut records = Records::new(reader, csv, layout.max_row);
+        let mut records = Records::new(reader, csv.then_some(layout.delimiter), layout.max_row);
         records.offset = begin;
         let mut rows = Self {
             records,
@@ -102,6 +106,7 @@ impl<R: io::BufRead> Rows<R> {
         match self.records.next().map_err(unreadable)? {
             Next::Record if !self.records.bytes().is_empty() => {}
             Next::NeverClosed => return Err(self.never_closed()),
+            Next::Misquoted => return Err(self.misquoted()),
             Next::TooLarge => {
                 return Err(broken(
                     "P4093",
@@ -226,23 +231,31 @@ impl<R: io::BufRead> Rows<R> {
                     break;
                 }
                 Next::NeverClosed => return Err(self.never_closed()),
+                Next::Misquoted => return Err(self.misquoted()),
                 Next::TooLarge => Err(Problem::new(
                     "P4093",
                     format!("the row has more than {} bytes", self.layout.max_row),
                 )),
                 // An empty line is no row, except where null is one.
-                Next::Record if self.records.bytes().is_empty() && self.width != 1 => continue,
+                Next::Record
+                    if self.records.bytes().is_empty()
+                        && (self.width != 1 || self.layout.format == Some(Format::JsonLines)) =>
+                {
+                    continue;
+                }
                 Next::Record => self.add(&mut chunk)?,
             };
-            if let Err(problem) = added {
+            let values = added.unwrap_or_else(|problem| {
                 chunk.data.truncate(start);
                 chunk.bad.insert(chunk.ends.len(), problem);
                 chunk.keys.resize(
                     chunk.ends.len() + usize::from(self.layout.objects),
                     String::new(),
                 );
-            }
-            let digest = Sha256::digest(&chunk.data[start..]);
+                None
+            });
+            // Of what a function gets, its values: one row has many spellings.
+            let digest = Sha256::digest(values.as_deref().unwrap_or(&chunk.data[start..]));
             let hash = &digest[..8];
             chunk.hashes.extend_from_slice(hash);
             let number = hash.iter().fold(0, |n, byte| n << 8 | u64::from(*byte));
@@ -261,7 +274,7 @@ impl<R: io::BufRead> Rows<R> {
     }
 
     /// Adds the record, or says why it is no row. Fails where nothing after it can be read either.
-    fn add(&mut self, chunk: &mut Chunk) -> Result<std::result::Result<(), Problem>> {
+    fn add(&mut self, chunk: &mut Chunk) -> Result<Added> {
         let record = self.records.bytes();
         let Ok(text) = std::str::from_utf8(record) else {
             return Ok(Err(Problem::new("P4092", "the row is not UTF-8")));
@@ -299,16 +312,17 @@ impl<R: io::BufRead> Rows<R> {
             serde_json::to_writer(&mut chunk.data, &object)?;
             let key: Vec<_> = self.key.iter().map(|at| text(*at)).collect();
             chunk.keys.push(serde_json::to_string(&key)?);
-            return Ok(Ok(()));
+            let values: BTreeMap<_, _> = object.iter().filter(|(_, text)| text.is_some()).collect();
+            return Ok(Ok(Some(serde_json::to_vec(&values)?)));
         }
         copy_row((0..self.order.len()).map(value), &mut chunk.data);
-        Ok(Ok(()))
+        Ok(Ok(None))
     }
 
-    fn add_object(&self, text: &str, chunk: &mut Chunk) -> std::result::Result<(), Problem> {
+    fn add_object(&self, record: &str, chunk: &mut Chunk) -> Added {
         let malformed =
             |error: serde_json::Error| Problem::new("P4090", format!("not a JSON object: {error}"));
-        let Object(object) = serde_json::from_str(text).map_err(malformed)?;
+        let Object(object) = serde_json::from_str(record).map_err(malformed)?;
         let mut renamed = BTreeMap::new();
         for (name, value) in &object {
             let name = self.layout.map.get(name).unwrap_or(name);
@@ -334,11 +348,20 @@ impl<R: io::BufRead> Rows<R> {
         }
         if self.layout.objects {
             serde_json::to_writer(&mut chunk.data, &renamed).map_err(malformed)?;
-            let key: Vec<_> = self.key.iter().map(|at| value(*at)).collect();
+            let values: BTreeMap<_, _> = renamed
+                .iter()
+                .filter(|(_, value)| value.get() != "null")
+                .map(|(name, value)| (*name, text(value.get())))
+                .collect();
+            let key: Vec<_> = self
+                .key
+                .iter()
+                .map(|at| &values[&*self.columns[*at]])
+                .collect();
             chunk
                 .keys
                 .push(serde_json::to_string(&key).map_err(malformed)?);
-            return Ok(());
+            return Ok(Some(serde_json::to_vec(&values).map_err(malformed)?));
         }
         let mut values = Vec::with_capacity(self.columns.len());
         for at in 0..self.columns.len() {
@@ -355,7 +378,15 @@ impl<R: io::BufRead> Rows<R> {
                 .map(|value| value.as_ref().map(String::as_bytes)),
             &mut chunk.data,
         );
-        Ok(())
+        Ok(None)
+    }
+
+    fn misquoted(&self) -> Error {
+        let what = format!(
+            "the row has more than {} bytes, and a quote in it is out of place",
+            self.layout.max_row
+        );
+        broken("P4090", self.records.line, what)
     }
 
     fn never_closed(&self) -> Error {
@@ -369,7 +400,7 @@ impl<R: io::BufRead> Rows<R> {
 
 /// A JSON object in the order of its names, its values as they are written: a number may have more digits than
 /// a float.
-struct Object<'a>(BTreeMap<String, &'a RawValue>);
+pub(super) struct Object<'a>(pub(super) BTreeMap<String, &'a RawValue>);
 
 impl<'de> serde::Deserialize<'de> for Object<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
