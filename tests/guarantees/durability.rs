@@ -55,7 +55,33 @@ async fn every_call_that_writes_makes_its_transaction_durable_and_no_other() {
     let fence = see
         .number("select fence from pgonce.claim('s', 'held', '\\x01', interval '1 hour')")
         .await;
+    see.run(
+        "select pgonce.ledger_open(a, 'EUR', 'debit') from unnest('{a,b,c}'::text[]) a; \
+         select pgonce.define_transition('m', '', 'a'), pgonce.define_transition('m', 'a', 'b'); \
+         select pgonce.transition('m', 'e', 'a', 'c1'); select pgonce.refer('sys', 'known', 'k', '1')",
+    )
+    .await;
+    let lines = r#"[{"account": "a", "debit": 5}, {"account": "b", "credit": 5}]"#;
+    let three = r#"[{"account": "a", "debit": 5}, {"account": "b", "credit": 4}, {"account": "c", "credit": 1}]"#;
+    see.run(&format!(
+        "select pgonce.ledger_post('s', 'posted', '{lines}'), pgonce.ledger_post('s', 'held', '{lines}', p_fence => 1)"
+    ))
+    .await;
     let calls = [
+        format!("select pgonce.ledger_post('s', 'fast', '{lines}')"),
+        format!("select pgonce.ledger_post('s', 'three', '{three}')"),
+        format!("select pgonce.ledger_post('s', 'pending', '{lines}', p_fence => 1)"),
+        // What was recorded before may be in a commit that is on no disk yet.
+        format!("select pgonce.ledger_post('s', 'posted', '{lines}')"),
+        "select pgonce.ledger_reverse('s', 'undone', 's', 'posted')".to_owned(),
+        "select pgonce.ledger_settle('s', 'held', 'posted', 1)".to_owned(),
+        "select pgonce.ledger_open('d', 'EUR', 'debit')".to_owned(),
+        "select pgonce.ledger_close('c')".to_owned(),
+        "select pgonce.transition('m', 'e', 'b', 'c2')".to_owned(),
+        "select pgonce.transition('m', 'e', 'a', 'c1')".to_owned(),
+        "select pgonce.set_timer('m', 'e', 'sla', 'b', '1 hour')".to_owned(),
+        "select pgonce.refer('sys', 'new', 'k', '1')".to_owned(),
+        "select pgonce.refer('sys', 'known', 'k', '1')".to_owned(),
         "select * from pgonce.claim('s', 'a', '\\x01')".to_owned(),
         "select * from pgonce.claim('s', 'a', '\\x01', interval '1 hour')".to_owned(),
         "select * from pgonce._claim_optimistic('s', 'a', '\\x01')".to_owned(),

@@ -20,9 +20,7 @@ begin
         raise exception 'a group needs the names of a source and an operation, each of 1 to 255 bytes' using errcode = '22023',
             hint = 'For example ''shop'' and ''order-7''.';
     end if;
-    if not pgonce._is_one_node() then
-        perform pgonce._assert_one_node();
-    end if;
+    perform pgonce._force_durable_commit();
     recorded_at := pgonce.now();
     insert into pgonce.ledger_group (tenant, source, operation, recorded_at, pending, digest, accounts, amounts, memo,
         reverses_source, reverses_operation)

@@ -17,6 +17,7 @@ declare
     v_held    numeric;
     v_open    bigint;
 begin
+    perform pgonce._force_durable_commit();
     select sum(x.balance), sum(x.held_debit + x.held_credit), count(*) filter (where x.closed_at is null)
       into v_total, v_held, v_open
       from (select * from pgonce.ledger_account a where a.tenant = v_tenant and a.account = v_account

@@ -35,6 +35,7 @@ begin
     elsif p_floor <> trunc(p_floor) or abs(p_floor) >= 1e38 then
         raise exception 'the floor is not an integer of at most 38 digits' using errcode = '22023', hint = 'Give minor units.';
     end if;
+    perform pgonce._force_durable_commit();
     v_account.tenant := v_tenant;
     v_account.account := p_account;
     v_account.shards := p_shards;

@@ -44,7 +44,7 @@ begin
         v_amount := pgonce._ledger_amount(p_entries -> 0);
     end if;
     if v_amount = - pgonce._ledger_amount(p_entries -> 1) and v_one <> v_two and octet_length(p_source) between 1 and 255
-        and octet_length(p_operation) between 1 and 255 and pgonce._is_one_node()
+        and octet_length(p_operation) between 1 and 255 and pgonce._is_one_node() and pgonce._force_durable_commit()
     then
         v_digest := pgonce._ledger_digest(v_tenant, p_source collate "C", p_operation, false, array[v_one, v_two],
             array[v_amount, - v_amount], p_memo, null, null);

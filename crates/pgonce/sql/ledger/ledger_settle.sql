@@ -23,6 +23,7 @@ begin
         raise exception 'a pending group is settled as posted or voided, under its fence' using errcode = '22023',
             hint = 'Pass the fence that it was recorded with.';
     end if;
+    perform pgonce._force_durable_commit();
     select p.* into v_pending from pgonce.ledger_pending p
      where p.tenant = v_tenant and p.source = p_source collate "C"
        and p.operation = p_operation collate "C" for no key update;

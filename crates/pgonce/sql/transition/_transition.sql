@@ -30,9 +30,8 @@ begin
         raise exception 'a command names a machine, an entity, a state and itself' using errcode = '22023',
             hint = 'For example transition(''case'', ''7'', ''closed'', ''command-1'').';
     end if;
-    if not pgonce._is_one_node() then
-        perform pgonce._assert_one_node();
-    end if;
+    perform pgonce._force_durable_commit();
+    perform pgonce._check_tenant(v_tenant);
     -- Where the entity was when the command began.
     select e.* into v_before from pgonce.transition_entity e
      where e.tenant = v_tenant and e.machine = v_machine and e.entity = v_entity;

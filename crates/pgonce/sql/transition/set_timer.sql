@@ -3,7 +3,7 @@
 -- answers  one row: made_now true, it was started; false, one is active; and when that one is due
 -- locks    commands to the entity
 -- writes   at most one row of pgonce.transition_timer
--- raises   22023 a bad name, or no time; P4081 the entity does not exist
+-- raises   22023 a bad name, or no time; P4081 the entity does not exist; 42501 the session's role is bound to another tenant
 -- note     a timer ends when its entity leaves its state. pgonce.fire_timers lets due ones fire
 -- example  select pgonce.define_transition('sla', '', 'waiting'), pgonce.define_transition('sla', 'waiting', 'overdue');
 --          select * from pgonce.transition('sla', 'case 7', 'waiting', 'c-1');
@@ -23,6 +23,8 @@ begin
     if (octet_length(v_kind) between 1 and 200) is not true or (octet_length(p_to) between 1 and 200) is not true or p_after is null then
         raise exception 'a timer needs a kind, a state and a time' using errcode = '22023', hint = 'For example ''3 days''.';
     end if;
+    perform pgonce._force_durable_commit();
+    perform pgonce._check_tenant(v_tenant);
     perform pg_advisory_xact_lock(pgonce._lock_id(v_tenant, 'transition', jsonb_build_array(v_machine, v_entity)::text));
     if not exists (select from pgonce.transition_entity e
         where e.tenant = v_tenant and e.machine = v_machine and e.entity = v_entity)

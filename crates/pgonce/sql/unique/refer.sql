@@ -19,6 +19,7 @@ begin
         raise exception 'a reference needs a system, its name there, a kind and an id' using errcode = '22023',
             hint = 'For example refer(''portal'', ''complaint-77'', ''case'', ''case-1'').';
     end if;
+    perform pgonce._force_durable_commit();
     -- The row in the way may be too young to be seen: look again.
     loop
         insert into pgonce.external_reference as r (tenant, system, kind, reference, id, at)
