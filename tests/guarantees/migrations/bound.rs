@@ -18,7 +18,7 @@ use super::test_db::{connect, tokio_driver};
 const SECRETS: [&str; 3] = ["TOPSECRET", "544f50534543524554", "987654321"];
 
 /// Everything that there is, of the tenant `globex`.
-const GLOBEX: &[&str] = &[
+pub(super) const GLOBEX: &[&str] = &[
     "select pgonce.define_scope('s', '7 days', p_note => 'TOPSECRET', p_tenant => 'globex')",
     "begin; select pgonce.claim('s', 'done', '\\x01', p_tenant => 'globex'); \
      select pgonce.succeed('s', 'done', '\\x01', 1, '\"TOPSECRET\"', p_tenant => 'globex'); commit",
@@ -279,6 +279,21 @@ const CALLS: &[(&str, Does, &str)] = &[
         "external_observe",
         Write,
         "external_observe('bank', 'confirmed', p_effect_key => ':effect', p_event_id => 'e1', :globex)",
+    ),
+    (
+        "external_observe",
+        Hold,
+        "external_observe('bank', 'confirmed', p_reference => 'ch_7', :globex)",
+    ),
+    (
+        "_transition",
+        Hold,
+        "_transition('m', 'unknown', 'closed', 'c3', null, null, null, 'globex', null)",
+    ),
+    (
+        "_import_begin",
+        Hold,
+        "_import_begin('other', '\\x01', 'f', '{}', gen_random_uuid(), '1 minute', 'globex', null)",
     ),
     (
         "external_due",

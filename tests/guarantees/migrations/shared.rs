@@ -4,6 +4,7 @@ use pgonce::migrate::Migrator;
 use pgonce_tests::Observer;
 use tokio_postgres::Client;
 
+use super::bound::GLOBEX;
 use super::roles::{Shop, all_done, code, count, role};
 use super::test_db::{TestDb, connect, tokio_driver};
 
@@ -75,6 +76,9 @@ async fn a_bound_application_moves_entities_by_the_rules_and_a_bound_consumer_ha
     all_done(&owner, &["select pgonce.define_transition('m', '', 'a')"]).await;
     let moved = "select version from pgonce.transition('m', '1', 'a', 'c1', p_tenant => 'acme')";
     assert_eq!(count(&acme, moved).await, 1);
+    // Nor does it hold the lock of another tenant's entity, whether there is one or not.
+    let timer = "select pgonce.set_timer('m', 'new', 'sla', 'a', '1 hour', 'beta')";
+    assert_eq!(code(&acme, timer).await, "42501");
 
     for consumer in [&acme, &beta] {
         let lease =
@@ -92,6 +96,29 @@ async fn a_bound_application_moves_entities_by_the_rules_and_a_bound_consumer_ha
     }
     let cursors = "select string_agg(tenant || ' ' || position, ', ' order by tenant) from pgonce.inbox_cursor";
     assert_eq!(shop.db.text(cursors).await, "acme 7, beta 7");
+}
+
+/// Who may read all before tenants are isolated reads all after.
+#[tokio::test]
+async fn an_operator_from_before_sees_every_tenant_after_they_are_isolated() {
+    let shop = Shop::open().await;
+    all_done(&shop.db.client, GLOBEX).await;
+    let owner = connect(&shop.owner).await;
+    let (name, url) = role(&shop.db).await;
+    let grant = format!("select pgonce.grant_to('{name}', 'operator')");
+    all_done(&owner, &[&grant, "select pgonce.isolate_tenants(true)"]).await;
+    let operator = connect(&url).await;
+    let readable = "select c.relname::text from pg_class c
+       where c.relnamespace = 'pgonce'::regnamespace and c.relkind in ('r', 'p') and has_table_privilege(c.oid, 'select')";
+    let mut shown = 0;
+    for row in operator.query(readable, &[]).await.unwrap() {
+        let relation: String = row.get(0);
+        let all = format!("select count(*) from pgonce.{relation}");
+        let there = count(&shop.db.client, &all).await;
+        assert_eq!(count(&operator, &all).await, there, "{relation}");
+        shown += there;
+    }
+    assert!(shown > 10, "{shown} rows are there");
 }
 
 /// A consumer of one partition, whose role gets bound to tenants and back.

@@ -5,7 +5,8 @@
 -- writes   the import, which belongs to p_runner from now on; unfinished imports of the file for other jobs, which nobody
 --          goes on with
 -- raises   22023 a bad name or number; P4029 another process imports for this job, or this file; P4098 the import was begun
---          with other settings, or with another file; P4082 it was cancelled under this process
+--          with other settings, or with another file; P4082 it was cancelled under this process; 42501 the session's role is
+--          bound to another tenant
 -- note     without a hash (the input is a stream) it goes on with the job's unfinished import that has none. A process
 --          is taken to be dead when its lease is over or its backend has ended, and it is in no transaction that gives
 --          rows their results: if it lives, it is fenced out
@@ -22,6 +23,7 @@ begin
     if (octet_length(p_job) between 1 and 200) is not true then
         raise exception 'the name of a job has 1 to 200 bytes' using errcode = '22023', hint = 'Name the job after what it imports.';
     end if;
+    perform pgonce._check_tenant(p_tenant);
     -- Always the job first, so that no two wait for each other.
     perform pg_advisory_xact_lock(pgonce._lock_id(p_tenant, 'import', p_job));
     perform pg_advisory_xact_lock(pgonce._lock_id(p_tenant, 'import of file', encode(p_file_hash, 'hex'))) where p_file_hash is not null;

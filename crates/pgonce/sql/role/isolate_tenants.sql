@@ -2,8 +2,8 @@
 --          Owner only.
 -- answers  nothing
 -- locks    each table with tenants, exclusively, for a moment
--- writes   the functions pgonce._tenant_is_allowed of the policies and pgonce._scope_is_allowed of claims, and whether the policies hold for the owner's functions too.
---          Nothing where it is so already
+-- writes   the functions pgonce._tenant_is_allowed of the policies and pgonce._scope_is_allowed of claims, and whether the policies hold for the owner's functions too;
+--          policies for those who may read all. Nothing where it is so already
 -- raises   22023 p_on is null; 42501 something in the schema belongs to a superuser or to a role that bypasses row level security:
 --          it would show every tenant to everyone
 -- note     a dump by the owner then needs pg_dump --enable-row-security, or a superuser
@@ -65,6 +65,9 @@ begin
         end if;
     end loop;
     perform pgonce._set_claim_switch();
+    -- Who may read all needs a policy for that on each table which has got its own.
+    perform pgonce._apply_grants(r.rolname) from pg_catalog.pg_roles r
+      where p_on and exists (select from pgonce.role_grant g where g.role = r.rolname collate "C" and g.part = 'operator');
 end
 $$;
 revoke execute on function pgonce.isolate_tenants(boolean) from public;
