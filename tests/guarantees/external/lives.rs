@@ -420,3 +420,35 @@ async fn a_disputed_call_stays_until_an_operator_has_settled_it_also_when_its_ke
         .await;
     assert_eq!(see.number(CALLS).await, 0);
 }
+
+/// Its first key is still that of the disputed call.
+#[tokio::test]
+async fn a_key_whose_first_call_is_disputed_runs_any_number_of_times() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_provider('bank', p_keys_for => '1 day')")
+        .await;
+    let mut keys = Vec::new();
+    for life in 1..=4 {
+        let fence = take(&world.once, "k").await.fence();
+        assert_eq!(send(see, fence, 1).await, "send", "life {life}");
+        let key = see.text(&format!("{EFFECT} and step = 'charge'")).await;
+        assert_eq!(send(see, fence, 1).await, "send", "life {life}");
+        let record_as = format!("'confirmed', 'ch_{life}'");
+        assert_eq!(record(see, fence, &record_as).await, "done");
+        if life == 1 {
+            let report = format!(
+                "select pgonce.external_observe('bank', 'confirmed', '{key}', 'other', 'evt_1')"
+            );
+            assert_eq!(see.text(&report).await, "disputed");
+        }
+        keys.push(key);
+        see.run(&refuse(fence)).await;
+        later(see, "8 days").await;
+        see.run("select pgonce.purge(); select pgonce.purge()")
+            .await;
+    }
+    assert!(keys[1..].iter().all(|key| *key != keys[0]), "{keys:?}");
+    let disputed = "select effect_key::text from pgonce.external_calls where disputed is not null";
+    assert_eq!(see.text(disputed).await, keys[0]);
+}

@@ -70,6 +70,10 @@ begin
         delete from pgonce.external_call c
          where c.tenant = p_tenant collate "C" and c.scope = p_scope collate "C" and c.key = p_key collate "C"
            and c.step = p_step collate "C";
+        -- A disputed call of an earlier life keeps its key until an operator has settled it.
+        while exists (select from pgonce.external_call c where c.tenant = p_tenant collate "C" and c.effect_key = v_key) loop
+            v_key := pgonce._effect_key(p_tenant, p_scope, p_key, p_step, v_key);
+        end loop;
         -- It can be purged until it is sent; not while the provider may know the key of the life before, which comes from it.
         insert into pgonce.external_call (effect_key, fence, first_fence, begun_at, requested_at, expires_at, status, decides, tenant,
             scope, key, step, provider, digest, request)
