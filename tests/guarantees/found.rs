@@ -150,6 +150,10 @@ async fn calls_to_providers_are_found_and_in_the_timeline() {
     for (id, expected) in [
         ("chacme_7", "external call by reference pay/k"),
         (&*effect, "external call by effect key pay/k"),
+        (
+            "k",
+            "external call by key pay/k, external call by key pay/k",
+        ),
         ("evt_1acme", "provider event by event bank/evt_1acme"),
         ("chacme_8", "provider event by reference bank/evt_2acme"),
         ("chacme_9", ""),
@@ -175,9 +179,9 @@ async fn calls_to_providers_are_found_and_in_the_timeline() {
     .await;
     see.run("begin").await;
     let looks = format!(
-        "select count(*) from unnest(array['r77', 'e78', 'w79', '{effect}']) id cross join lateral pgonce.find(id, 'calls')"
+        "select count(*) from unnest(array['r77', 'e78', 'w79', '80', '{effect}']) id cross join lateral pgonce.find(id, 'calls')"
     );
-    assert_eq!(see.number(&looks).await, 4);
+    assert_eq!(see.number(&looks).await, 5);
     let read = "select coalesce(string_agg(relname || ' ' || seq_tup_read, ', '), '') from pg_stat_xact_user_tables \
                 where relname in ('external_call', 'external_event') and seq_tup_read > 0";
     assert_eq!(see.text(read).await, "");

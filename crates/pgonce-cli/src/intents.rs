@@ -327,11 +327,20 @@ async fn no_record(database: &Database, names: &[Option<&str>; 3]) -> Result<Cli
     let held = database.read_row(HELD, names).await?.is_some();
     let acts = "select o.act from pgonce.operator_act o where o.tenant = $1 and o.scope = $2 and o.key = $3 limit 1";
     let acted = database.read_row(acts, names).await?.is_some();
+    let called = "select c.step from pgonce.external_call c \
+                  where c.tenant = $1 and c.scope = $2 and c.key = $3 and c.status <> 'requested' limit 1";
+    let called = database.read_row(called, names).await?.is_some();
     Ok(if acted && !held {
         CliError::new(
             exit::NOT_FOUND,
             "there is no record of this intent any more, and operators have acted on it: it may have happened",
             "`pgonce find KEY` shows who removed the record, and why.",
+        )
+    } else if called && !held {
+        CliError::new(
+            exit::NOT_FOUND,
+            "there is no record of this intent, and it has called a provider: it may have happened",
+            "`pgonce find KEY` shows the calls and how they ended.",
         )
     } else if held {
         CliError::new(

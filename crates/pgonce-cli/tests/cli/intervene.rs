@@ -87,6 +87,22 @@ async fn an_operator_settles_what_is_held_and_the_record_says_who_and_why() {
     );
     let found = fixture.json(&["find", &stored]);
     assert_eq!(found["found"][0]["status"], "evict", "{found}");
+    // So may what has called a provider, and was forgotten.
+    fixture
+        .sql(
+            "select pgonce.external_send('pay', 'called', fence, 'charge', 'bank', '\\x01'), \
+                 pgonce.external_record('pay', 'called', fence, 'charge', 'unknown'), \
+                 pgonce.release('pay', 'called', fence, p_forget => true) \
+               from pgonce.claim('pay', 'called', '\\x01', '1 minute')",
+        )
+        .await;
+    let called = fixture.run(&["intent", "show", "pay", "called"]);
+    assert!(
+        called.code == 7 && called.err.contains("may have happened"),
+        "{called:?}"
+    );
+    let found = fixture.json(&["find", "called"]);
+    assert_eq!(found["found"][0]["what"], "external call", "{found}");
     let none = fixture.run(&[&["intent", "release", "pay", "nothing", "--yes"][..], &WHY].concat());
     assert_eq!(none.code, 7, "{none:?}");
 }

@@ -314,7 +314,9 @@ async fn an_intent_whose_record_operators_removed_may_have_happened() {
         .sql(
             "insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key, fingerprint)
              values (1, now(), now() + interval '1 day', 1, 'succeeded', '', 's', 'k', '\\x02');
-             select pgonce.intervene('evict', 's', 'k', 'ticket 7', true)",
+             select pgonce.intervene('evict', 's', 'k', 'ticket 7', true);
+             select pgonce.external_send('s', 'called', fence, 'charge', 'bank', '\\x01'), pgonce.release('s', 'called', fence, p_forget => true)
+               from pgonce.claim('s', 'called', '\\x01', '1 minute')",
         )
         .await;
     let serving = Serving::of(&fixture, &["--roles", "console"], "");
@@ -323,6 +325,11 @@ async fn an_intent_whose_record_operators_removed_may_have_happened() {
         page.contains("it may have happened")
             && page.contains("ticket 7")
             && !page.contains("it has not happened"),
+        "{page}"
+    );
+    let page = serving.text("/intent?scope=s&key=called", "").await;
+    assert!(
+        page.contains("it may have happened") && !page.contains("it has not happened"),
         "{page}"
     );
     let page = serving.text("/intent?scope=s&key=other", "").await;

@@ -125,10 +125,18 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
             let section = tables.get(place);
             section.is_some_and(|section| !section.rows.is_empty())
         };
+        // One that was never sent did nothing.
+        let history = tables.get(4).map_or(&[][..], |section| &section.rows);
+        let called = history.iter().any(|row| {
+            text(row, "what").starts_with("call ") && !text(row, "detail").starts_with("requested")
+        });
         let what = match (has(3), has(1)) {
             (true, _) => "There is no record yet: an attempt is under way in an open transaction.",
             (_, true) => {
                 "There is no record any more, and operators have acted on it: it may have happened. Who removed the record, and why, is below."
+            }
+            _ if called => {
+                "There is no record, and it has called a provider: it may have happened. A search for its key shows the calls."
             }
             _ => {
                 "There is no record: it has not happened, or its record was purged after its retention, or scope, key or tenant differ in a byte."

@@ -178,6 +178,13 @@ begin
             select s.* from providers p cross join lateral (
                 select c.tenant, c.provider, p.n + 1 from pgonce.external_call c
                  where c.reference is not null and (c.tenant, c.provider) > (p.tenant, p.provider) order by c.tenant, c.provider limit 1) s
+             where p.n < 10000
+        ), scopes (tenant, scope, n) as (
+            (select c.tenant, c.scope, 1 from pgonce.external_call c order by c.tenant, c.scope limit 1)
+            union all
+            select s.* from scopes p cross join lateral (
+                select c.tenant, c.scope, p.n + 1 from pgonce.external_call c
+                 where (c.tenant, c.scope) > (p.tenant, p.scope) order by c.tenant, c.scope limit 1) s
              where p.n < 10000)
         select 'external call', f.as, c.tenant::text, c.scope::text, c.key::text, c.status, c.requested_at,
                concat_ws(', ', format('Step %s at %s, effect key %s', c.step, c.provider, c.effect_key), 'reference ' || c.reference,
@@ -188,7 +195,12 @@ begin
                 union
                 select 'reference', k.effect_key, k.tenant from providers p cross join lateral (
                     select c.tenant, c.effect_key from pgonce.external_call c
-                     where c.tenant = p.tenant and c.provider = p.provider and c.reference = v_id limit 100) k) f
+                     where c.tenant = p.tenant and c.provider = p.provider and c.reference = v_id limit 100) k
+                union
+                -- Of a command, also where it has no record any more.
+                select 'key', k.effect_key, k.tenant from scopes p cross join lateral (
+                    select c.tenant, c.effect_key from pgonce.external_call c
+                     where c.tenant = p.tenant and c.scope = p.scope and c.key = v_id limit 100) k) f
          cross join lateral (
                select v.* from pgonce.external_calls v where v.tenant = f.tenant and v.effect_key = f.effect_key limit 1) c
          limit 100;
