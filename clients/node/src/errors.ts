@@ -136,12 +136,17 @@ export abstract class Failure extends PgonceError {
   readonly replayed: boolean;
 
   constructor(failureCode: string, reason: string, code: string, options: FailureOptions) {
-    super(reason, code);
-    this.failureCode = failureCode;
+    super(withoutNul(reason), code);
+    this.failureCode = withoutNul(failureCode);
     this.answer = options.answer;
     this.keepForMs = options.keepForMs;
     this.replayed = options.replayed ?? false;
   }
+}
+
+/** PostgreSQL's texts have no U+0000; a failure must not be lost for one. */
+function withoutNul(text: string): string {
+  return text.replaceAll("\0", "\ufffd");
 }
 
 /** It will never work: every later attempt gets this same failure (P4030). */

@@ -9,6 +9,8 @@ import type { RetryPolicy } from "./retry.js";
 import type { Params } from "./statements.js";
 
 export const MAX_NAME_BYTES = 255;
+/** What is kept for longer, 1000 years, would have an end that no timestamp holds, and could not be recorded. */
+export const MAX_KEEP_MS = 1000 * 8766 * 3_600_000;
 
 /** What somebody wants to happen once, named by (tenant, scope, key). */
 export interface Intent {
@@ -126,7 +128,7 @@ export class Ack {
 
   constructor(
     readonly answer: unknown,
-    options: SuccessOptions = {},
+    readonly options: SuccessOptions = {},
   ) {
     const { reference, keepForMs } = options;
     this.reference = reference === undefined ? null : { type: reference.type, id: String(reference.id) };
@@ -134,8 +136,22 @@ export class Ack {
       answer: answer === undefined ? null : toJson(answer),
       ref_type: this.reference?.type ?? null,
       ref_id: this.reference?.id ?? null,
-      keep: keepForMs === undefined ? null : interval(keepForMs),
+      keep: keepForMs === undefined ? null : interval(Math.min(keepForMs, MAX_KEEP_MS)),
     };
+  }
+
+  /** What is recorded of it under this fence. */
+  kept(fence: bigint): Ack {
+    const { reference } = this;
+    if (reference === null || !`${reference.type}${reference.id}`.includes("\0")) return this;
+    // An atomic attempt: nothing has happened yet.
+    if (fence % 2n === 1n) {
+      throw new Invalid("the reference holds the character U+0000, which PostgreSQL cannot store", {
+        hint: "Refer to what was made by its key, or put the text into the answer.",
+      });
+    }
+    const { keepForMs } = this.options;
+    return new Ack(this.answer, keepForMs === undefined ? {} : { keepForMs });
   }
 }
 
@@ -201,7 +217,9 @@ export function readClaimed(row: Row | undefined): Claimed {
 
 /** A time as PostgreSQL's interval. In seconds: version 14 keeps each number in 32 bits. */
 export function interval(ms: number): string {
-  return `${(ms / 1000).toFixed(6)} seconds`;
+  const seconds = ms / 1000;
+  if (seconds < 2 ** 31 || !Number.isFinite(seconds)) return `${seconds.toFixed(6)} seconds`;
+  return `${Math.floor(seconds / 3600)} hours ${(seconds % 3600).toFixed(6)} seconds`;
 }
 
 export function names(intent: Intent): Params {

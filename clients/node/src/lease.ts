@@ -84,7 +84,8 @@ export async function lease<S, A>(
  */
 export class Lease<C = unknown> extends Claimed {
   /** @internal */ ack: Ack | undefined;
-  /** @internal What is recorded where the scope's contract allows no answer of this size. */ smaller: Ack | undefined;
+  /** @internal What is recorded where the database refuses an acknowledgement with an error of this code. */
+  less: (ack: Ack, code: string) => Ack | undefined = () => undefined;
   /** @internal */ done: Done | undefined;
   /** @internal */ released = false;
   /** @internal */ failing = false;
@@ -291,15 +292,16 @@ export class Lease<C = unknown> extends Claimed {
 
   /** @internal Records the answer. */
   async record(ack: Ack): Promise<void> {
-    const recorded = (kept: Ack): Promise<void> => {
+    for (let kept: Ack | undefined = ack; ; ) {
       const params = successParams(this.intent, this.options, this.fence, kept);
-      return this.untilRecorded((driver) => inOwnTransaction(driver, this.options, sql.SUCCEED, params));
-    };
-    const { smaller } = this;
-    await recorded(ack).catch((error: unknown) => {
-      if (smaller !== undefined && isTooLarge(error)) return recorded(smaller);
-      throw error;
-    });
+      try {
+        await this.untilRecorded((driver) => inOwnTransaction(driver, this.options, sql.SUCCEED, params));
+        break;
+      } catch (error) {
+        kept = error instanceof PgonceError ? this.less(kept, error.code) : undefined;
+        if (kept === undefined) throw error;
+      }
+    }
     this.done = doneNow(this.claimed, ack);
   }
 
@@ -307,13 +309,7 @@ export class Lease<C = unknown> extends Claimed {
   async fail(failure: Failure): Promise<void> {
     this.failing = true;
     if (this.doubtful && failure instanceof TransientFailure) return;
-    const recorded = (withAnswer: boolean): Promise<void> =>
-      this.untilRecorded((driver) => recordFailure(driver, this.intent, this.options, this.fence, failure, withAnswer));
-    await recorded(true).catch((error: unknown) => {
-      // That it failed is recorded whatever the contract allows an answer to be.
-      if (isTooLarge(error)) return recorded(false);
-      throw error;
-    });
+    await recordFailure(this.intent, this.options, this.fence, failure, (call) => this.untilRecorded(call));
   }
 
   /**
@@ -358,10 +354,6 @@ const PASSING = ["retry", "retry_after_delay", "ambiguous"];
 function mayPass(error: unknown): error is PgonceError {
   // A timeout of the session: the next try may be faster.
   return error instanceof PgonceError && (PASSING.includes(error.errorClass) || error.code === "57014");
-}
-
-function isTooLarge(error: unknown): boolean {
-  return error instanceof PgonceError && error.code === "P4040";
 }
 
 /**

@@ -113,7 +113,7 @@ async function tryOnce(loop: Loop, { session, claimed }: OpenAttempt, work: (tx:
     // either: the next attempt may end differently.
     try {
       if (!clean) throw new Disconnected("the connection broke while the work was rolled back");
-      await recordFailure(driver, intent, options, claimed.fence, error);
+      await recordFailure(intent, options, claimed.fence, error, (call) => call(driver));
     } catch (unrecorded) {
       return { error: unrecorded, known: unrecorded as PgonceError };
     }

@@ -17,6 +17,7 @@ import {
   type Failure,
 } from "./errors.js";
 import {
+  MAX_KEEP_MS,
   interval,
   names,
   readClaimed,
@@ -320,7 +321,7 @@ export async function succeed(session: Session, intent: Intent, options: Options
 export function successParams(intent: Intent, options: Options, fence: bigint, ack: Ack): Params {
   return {
     ...names(intent),
-    ...ack.params,
+    ...ack.kept(fence).params,
     fingerprint: intent.fingerprint,
     fence: fence.toString(),
     correlation: intent.correlation,
@@ -339,27 +340,50 @@ export async function settle(session: Session, intent: Intent, options: Options,
   await commit(session);
 }
 
-/** Records a failure under its fence, in a transaction of its own. */
+/**
+ * Records a failure under its fence, in a transaction of its own that `record` makes. That it failed is recorded whatever the
+ * contract and the database's encoding allow its answer and its texts to be.
+ */
 export async function recordFailure(
-  driver: Driver,
   intent: Intent,
   options: Options,
   fence: bigint,
   failure: Failure,
-  withAnswer = true,
+  record: (call: (driver: Driver) => Promise<unknown>) => Promise<unknown>,
 ): Promise<void> {
-  await inOwnTransaction(driver, options, sql.FAIL, {
-    ...names(intent),
-    fingerprint: intent.fingerprint,
-    fence: fence.toString(),
-    retryable: failure instanceof TransientFailure ? "true" : "false",
-    code: failure.failureCode,
-    message: failure.reason,
-    answer: failure.answer === undefined || !withAnswer ? null : toJson(failure.answer),
-    correlation: intent.correlation,
-    owner: options.owner,
-    keep: failure.keepForMs === undefined ? null : interval(failure.keepForMs),
-  });
+  const recorded = async (answer: unknown, texts: Params): Promise<void> => {
+    const params = {
+      ...names(intent),
+      ...texts,
+      fingerprint: intent.fingerprint,
+      fence: fence.toString(),
+      retryable: failure instanceof TransientFailure ? "true" : "false",
+      answer: answer === undefined ? null : toJson(answer),
+      correlation: intent.correlation,
+      owner: options.owner,
+    };
+    await record((driver) => inOwnTransaction(driver, options, sql.FAIL, params));
+  };
+  const { failureCode: code, reason: message, keepForMs } = failure;
+  const texts = { code, message, keep: keepForMs === undefined ? null : interval(Math.min(keepForMs, MAX_KEEP_MS)) };
+  const plain = { code: inAscii(code), message: inAscii(message), keep: null };
+  const refuses = (error: unknown): boolean => error instanceof PgonceError && /^(?:P4040$|22)/.test(error.code);
+  try {
+    return await recorded(failure.answer, texts);
+  } catch (error) {
+    if (!refuses(error)) throw error;
+  }
+  try {
+    return await recorded(undefined, texts);
+  } catch (error) {
+    if (!refuses(error)) throw error;
+  }
+  await recorded(undefined, plain);
+}
+
+/** A reason in the characters that every encoding of a database has. */
+function inAscii(text: string): string {
+  return text.replace(/[^\0-\x7f]/gu, "?");
 }
 
 /** How an intent ended before; throws where it was refused. */
@@ -374,7 +398,7 @@ export function ended(claimed: Claimed): Done {
 }
 
 export function doneNow(claimed: Claimed, ack: Ack): Done {
-  return { answer: ack.answer, reference: ack.reference, replayed: false, attempts: claimed.attempts };
+  return { answer: ack.answer, reference: ack.kept(claimed.fence).reference, replayed: false, attempts: claimed.attempts };
 }
 
 /** The part of a scope's contract that a client acts on. */

@@ -106,8 +106,9 @@ export async function withDatabase(
   test: (db: Database) => Promise<void>,
   pooled = false,
   isolation?: string,
+  encoding?: string,
 ): Promise<void> {
-  const db = await server.database(pooled, isolation);
+  const db = await server.database(pooled, isolation, encoding);
   try {
     await test(db);
   } finally {

@@ -1,13 +1,14 @@
 /** An effect that may have happened is not handed on, or reported, as one that did not. */
 
 import assert from "node:assert/strict";
+import path from "node:path";
 import { describe } from "node:test";
 import pg from "pg";
 import * as pgonce from "pgonce";
-import { withDatabase } from "./apis.js";
+import { LIBRARIES, api, withDatabase } from "./apis.js";
 import { FRAMEWORKS, quiet, withClient, type Client } from "./frameworks.js";
 import { it } from "./limit.js";
-import type { Database } from "./server.js";
+import { PACKAGE, type Database } from "./server.js";
 import type { Policy } from "pgonce/http";
 
 const REQUEST = { item: "book" };
@@ -167,6 +168,73 @@ describe("leased work in doubt", { concurrency: 4 }, () => {
   });
 });
 
+const EURO = "5 \u20ac";
+
+describe("what the database refuses for its values", { concurrency: 4 }, () => {
+  const failures: [() => pgonce.PermanentFailure, string][] = [
+    [() => new pgonce.PermanentFailure("declined", "no", { answer: { said: EURO } }), "no"],
+    [() => new pgonce.PermanentFailure("declined", EURO), "5 ?"],
+    [() => new pgonce.PermanentFailure("declined", "5\0", { answer: "5\0", keepForMs: 1e300 }), "5?"],
+  ];
+  for (const library of LIBRARIES) {
+    it(`a failure is recorded whatever the database can hold of it, over ${library}`, () =>
+      withDatabase(async (db) => {
+        const { source, close } = api(library, db.url);
+        let calls = 0;
+        for (const [name, run] of Object.entries({ once: pgonce.once, lease: pgonce.lease })) {
+          for (const [number, [failure, reason]] of failures.entries()) {
+            for (const replayed of [false, true]) {
+              const work = (): never => {
+                calls += 1;
+                throw failure();
+              };
+              const ended = await run(source, "s", `${name} ${number}`, REQUEST, work).catch((error: unknown) => error);
+              assert.ok(ended instanceof pgonce.PermanentFailure, String(ended));
+              assert.equal(ended.replayed, replayed);
+              if (replayed) assert.deepEqual([ended.reason, ended.answer], [reason, undefined]);
+            }
+          }
+        }
+        assert.equal(calls, 6);
+        await close();
+      }, false, undefined, "LATIN1"));
+  }
+
+  it("a reference that cannot be stored is left out of a lease, and refused elsewhere", () =>
+    withSource(async ({ connect }, db) => {
+      const reference = { type: "order", id: "a\0b" };
+      const leased = await pgonce.lease(connect, "s", "leased", REQUEST, (held) => held.succeed(1, { reference }));
+      const written = await pgonce.lease(connect, "s", "written", REQUEST, (held) => held.begin((tx) => tx.succeed(1, { reference })));
+      assert.deepEqual([leased.reference, written.reference], [null, null]);
+      await assert.rejects(
+        pgonce.once(connect, "s", "k", REQUEST, (tx) => tx.succeed(1, { reference })),
+        { name: "Invalid", message: /U\+0000/ },
+      );
+      assert.equal(await db.value("select string_agg(key, ',' order by key) from pgonce.intent"), "leased,written");
+    }));
+
+  it("what is recorded of a response is less each time that it is refused", () => {
+    type Stored = typeof import("../dist/http/stored.js");
+    type Intents = typeof import("../dist/intent.js");
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { withoutWhatIsRefused } = require(path.join(PACKAGE, "dist/http/stored.js")) as Stored;
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { Ack } = require(path.join(PACKAGE, "dist/intent.js")) as Intents;
+    const stored = { http: 1, status: 201, headers: [["location", EURO]], body: EURO };
+    const keep = { keepForMs: 60_000 };
+    const seen: unknown[] = [];
+    for (let ack = withoutWhatIsRefused(new Ack(stored, keep), "22P05"); ack; ack = withoutWhatIsRefused(ack, "22P05")) {
+      seen.push([ack.answer, ack.options]);
+    }
+    const written = { base64: "NSDigqw=" };
+    const plain = { ...stored, headers: [["location", written]], body: written };
+    const bare = { http: 1, status: 201, unkept: true };
+    assert.deepEqual(seen, [[plain, keep], [plain, {}], [bare, {}]]);
+    assert.deepEqual(withoutWhatIsRefused(new Ack(stored, keep), "P4040"), new Ack(bare, keep));
+    assert.equal(withoutWhatIsRefused(new Ack(stored), "40001"), undefined);
+  });
+});
+
 for (const [name, framework] of Object.entries(FRAMEWORKS)) {
   const test = (title: string, run: (client: Client) => Promise<void>, policy: Partial<Policy> = {}): void => {
     it(title, () => withClient(framework, { mode: "leased", ...policy }, run));
@@ -253,6 +321,19 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
       }
       assert.deepEqual([service.calls, await db.value(statuses)], [2, "succeeded,failed_final"]);
     });
+
+    it("a response is recorded whatever the database can hold of it", () =>
+      withClient(framework, { mode: "leased" }, async ({ db, service, post }) => {
+        const headers = { location: Buffer.from(EURO).toString("latin1"), "pgonce-keep-for": "9".repeat(400) };
+        for (const [status, again] of [[201, 201], [404, 422]] as const) {
+          service.own = () => ({ status, headers, body: EURO });
+          const [first, second] = [await post("/orders", "{}", String(status)), await post("/orders", "{}", String(status))];
+          assert.deepEqual([first.status, second.status], [status, again]);
+          assert.equal(second.headers.get("idempotent-replayed"), "true");
+          if (status === 201) assert.deepEqual([second.body.toString(), second.headers.get("location")], [EURO, headers.location]);
+        }
+        assert.deepEqual([service.calls, await db.value(statuses)], [2, "succeeded,failed_final"]);
+      }, "LATIN1"));
 
     test("the error of a service that the handler called does not free the key", async ({ db, service, post }) => {
       for (const upstream of [{ statusCode: 400 }, { status: 401 }, { statusCode: 422, expose: false }]) {

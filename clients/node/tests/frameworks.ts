@@ -137,7 +137,12 @@ export interface Reply {
   problem: Record<string, unknown>;
 }
 
-export async function withClient(framework: Framework, policy: Partial<Policy>, test: (client: Client) => Promise<void>): Promise<void> {
+export async function withClient(
+  framework: Framework,
+  policy: Partial<Policy>,
+  test: (client: Client) => Promise<void>,
+  encoding?: string,
+): Promise<void> {
   await withDatabase(async (db) => {
     const pool = poolOf(db.cutUrl);
     const service = new Service();
@@ -163,5 +168,5 @@ export async function withClient(framework: Framework, policy: Partial<Policy>, 
       server.close();
       await pool.end();
     }
-  });
+  }, false, undefined, encoding);
 }

@@ -120,7 +120,11 @@ export class Server {
       const { rows } = await client.query<{ later: boolean }>("select current_setting('server_version_num')::int >= 150000 as later");
       if (rows[0]?.later === true) this.strategy = "strategy file_copy";
     });
-    await this.administer("pgonce", async (client) => {
+    await this.install("pgonce");
+  }
+
+  private async install(database: string): Promise<void> {
+    await this.administer(database, async (client) => {
       const effect = "create table public.effect (id bigint generated always as identity primary key, note text)";
       const install = ["begin", "set local search_path = pg_catalog, pg_temp", "create schema pgonce", ...sources()];
       for (const statement of [...install, effect, "commit"]) await client.query(statement);
@@ -190,15 +194,17 @@ export class Server {
 
   /**
    * A fresh database with pgonce and a table `effect`; where `pooled`, the proxy is in front of PgBouncer. `isolation` is
-   * the level of every transaction that does not ask for one.
+   * the level of every transaction that does not ask for one; `encoding` is another one than UTF8.
    */
-  async database(pooled = false, isolation?: string): Promise<Database> {
+  async database(pooled = false, isolation?: string, encoding?: string): Promise<Database> {
     const name = `t${++this.count}`;
+    const how = encoding === undefined ? `template pgonce ${this.strategy}` : `template template0 encoding '${encoding}'`;
     await this.administer("postgres", async (client) => {
-      await client.query(`create database ${name} template pgonce ${this.strategy}`);
+      await client.query(`create database ${name} ${how}`);
       if (isolation === undefined) return;
       await client.query(`alter database ${name} set default_transaction_isolation = '${isolation}'`);
     });
+    if (encoding !== undefined) await this.install(name);
     const proxy = new Proxy(pooled ? this.poolerPort : this.port);
     await proxy.listen();
     return new Database(this, name, proxy);

@@ -66,10 +66,19 @@ def db(server: Server) -> Iterator[Database]:
         yield database
 
 
+@pytest.fixture
+def latin1(server: Server) -> Iterator[Database]:
+    """A database that lacks most characters."""
+    with fresh_database(server, pooled=False, encoding="LATIN1") as database:
+        yield database
+
+
 @contextmanager
-def fresh_database(server: Server, *, pooled: bool, isolation: str | None = None) -> Iterator[Database]:
+def fresh_database(
+    server: Server, *, pooled: bool, isolation: str | None = None, encoding: str | None = None
+) -> Iterator[Database]:
     """A fresh database, whose transactions have the level `isolation`; where `pooled`, the proxy is in front of PgBouncer."""
-    name = server.database(isolation)
+    name = server.database(isolation, encoding)
     database = Database(server, name, Proxy(server.pooler_port if pooled else server.port))
     try:
         yield database

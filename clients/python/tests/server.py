@@ -124,11 +124,14 @@ ignore_startup_parameters = extra_float_digits
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def database(self, isolation: str | None = None) -> str:
+    def database(self, isolation: str | None = None, encoding: str | None = None) -> str:
         """A fresh database with pgonce and a table `effect`; answers its name. `isolation` is the level of every
-        transaction that does not ask for one."""
+        transaction that does not ask for one. `encoding` is another one than UTF8."""
         self.count += 1
         name = f"t{self.count}"
+        if encoding is not None:
+            self._install(name, f"template template0 encoding '{encoding}'")
+            return name
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
             # Through the log, as is usual from 15 on, it takes half as long again.
             how = "create database {} template pgonce" + (" strategy file_copy" if conn.info.server_version >= 150000 else "")
@@ -163,10 +166,10 @@ ignore_startup_parameters = extra_float_digits
             text = (self.folder / f"{program}.out").read_text("utf-8", "replace")
             raise RuntimeError(f"{program} failed: {text}")
 
-    def _install(self) -> None:
+    def _install(self, name: str = "pgonce", how: str = "") -> None:
         with psycopg.connect(self.dsn("postgres"), autocommit=True) as conn:
-            conn.execute("create database pgonce")
-        with psycopg.connect(self.dsn("pgonce")) as conn:
+            conn.execute(f"create database {name} {how}".encode())
+        with psycopg.connect(self.dsn(name)) as conn:
             conn.execute("set local search_path = pg_catalog, pg_temp")
             conn.execute("create schema pgonce")
             for path in sources():

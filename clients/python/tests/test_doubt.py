@@ -18,7 +18,8 @@ from test_http import Client, Service, problem_of
 
 import pgonce
 from pgonce import aio, lease
-from pgonce.http import Policy, Response
+from pgonce.http import Policy, Response, _edge
+from pgonce._intent import Ack
 from pgonce.http._edge import from_error
 
 REQUEST = {"item": "book"}
@@ -608,6 +609,53 @@ def test_one_statement_whose_reply_was_lost_stays_uncertain_when_nobody_can_look
         )
 
 
+# --- what the database refuses for its values ---------------------------------------------------
+
+EURO = "5 \u20ac"
+
+
+def test_a_failure_is_recorded_whatever_the_database_can_hold_of_it(latin1: Database) -> None:
+    failures = [
+        lambda: pgonce.PermanentFailure("declined", "no", answer={"said": EURO}),
+        lambda: pgonce.PermanentFailure("declined", EURO),
+        lambda: pgonce.PermanentFailure("declined", "5\0", answer="5\0", keep_for=1e300),
+    ]
+    messages = ["no", "5 ?", "5?"]
+    calls: list[str] = []
+
+    async def test(api: Api) -> None:
+        for function in ("once", "lease"):
+            for number, failure in enumerate(failures):
+
+                async def work(held: Any, failure: Any = failure) -> None:
+                    calls.append(api.kind)
+                    raise failure()
+
+                for replayed in (False, True):
+                    with pytest.raises(pgonce.PermanentFailure) as caught:
+                        key = f"{api.kind} {function} {number}"
+                        await api.work(function, api.source, "s", key, REQUEST, do=work)
+                    assert caught.value.replayed is replayed
+                assert (caught.value.message, caught.value.answer) == (messages[number], None)
+
+    for kind in SYNC + ASYNC:
+        with_api(kind, latin1.dsn, test)
+    assert [calls.count(kind) for kind in SYNC + ASYNC] == [6] * len(SYNC + ASYNC)
+
+
+def test_a_reference_that_cannot_be_stored_is_left_out_of_a_lease_and_refused_elsewhere(db: Database, source: Source) -> None:
+    reference = ("order", "a\0b")
+    with lease(source.connect, "s", "leased", REQUEST) as held:
+        held.succeed(1, reference=reference)
+    with lease(source.connect, "s", "written", REQUEST) as held:
+        with held.begin() as tx:
+            tx.succeed(1, reference=reference)
+    assert tx.reference is None
+    with pytest.raises(pgonce.Invalid, match="U.0000"):
+        pgonce.once(source.connect, "s", "k", REQUEST, lambda tx: tx.succeed(1, reference=reference))
+    assert db.value("select string_agg(key, ',' order by key) from pgonce.intent") == "leased,written"
+
+
 # --- leased routes ------------------------------------------------------------------------------
 
 
@@ -730,6 +778,37 @@ def test_an_answer_that_is_larger_than_the_contract_allows_is_recorded_without_i
         assert client.post("/orders", key=recorded).status == again
     statuses = "select string_agg(status::text, ',' order by first_at) from pgonce.intent"
     assert (client.service.calls, client.db.value(statuses)) == (2, "succeeded,failed_final")
+
+
+@pytest.mark.parametrize("encoding", ["", "&client_encoding=utf8"])
+@pytest.mark.parametrize("world", ["asgi", "wsgi"])
+def test_a_response_is_recorded_whatever_the_database_can_hold_of_it(latin1: Database, world: str, encoding: str) -> None:
+    client = Client(world, latin1, Scripted(latin1), Policy("orders.pay", None, mode="leased"), latin1.dsn + encoding)
+    headers = [("location", EURO.encode()), ("pgonce-keep-for", b"9" * 400)]
+    for number, (status, again) in enumerate(((201, 201), (404, 422))):
+        scripted(client, lambda status=status: Response(status, list(headers), EURO.encode()))  # type: ignore[misc]
+        first, second = client.post("/orders", key=str(number)), client.post("/orders", key=str(number))
+        assert (first.status, second.status) == (status, again)
+        assert dict(second.headers)["idempotent-replayed"] == b"true"
+        if status == 201:
+            assert (second.body, dict(second.headers)["location"]) == (EURO.encode(), EURO.encode())
+    statuses = "select string_agg(status::text, ',' order by first_at) from pgonce.intent"
+    assert (client.service.calls, latin1.value(statuses)) == (2, "succeeded,failed_final")
+
+
+def test_what_is_recorded_of_a_response_is_less_each_time_that_it_is_refused() -> None:
+    stored = {"http": 1, "status": 201, "headers": [["location", EURO]], "body": EURO}
+    ack: Ack | None = Ack(stored, None, 60)
+    seen: list[Ack] = []
+    while ack is not None:
+        seen.append(ack)
+        ack = _edge.without_what_is_refused(ack, "22P05")
+    written = {"base64": "NSDigqw="}
+    plain = {**stored, "headers": [["location", written]], "body": written}
+    bare = {"http": 1, "status": 201, "unkept": True}
+    assert seen == [Ack(stored, None, 60), Ack(plain, None, 60), Ack(plain), Ack(bare)]
+    assert _edge.without_what_is_refused(Ack(stored, None, 60), "P4040") == Ack(bare, None, 60)
+    assert _edge.without_what_is_refused(Ack(stored), "40001") is None
 
 
 @pytest.mark.parametrize("outcomes", ["final", "finish"])

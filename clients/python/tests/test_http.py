@@ -85,7 +85,7 @@ class Service:
             else:
                 self.db.admin.execute(INSERT)
             response = self.answer(path, body)
-        headers = [(name, value.decode()) for name, value in response.headers]
+        headers = [(name, value.decode("latin-1")) for name, value in response.headers]
         start_response(f"{response.status} Said", headers)
         return [response.body]
 
@@ -141,7 +141,7 @@ class Client:
 
         def start(status: str, found: list[tuple[str, str]], exc_info: Any = None) -> None:
             response.status = int(status[:3])
-            response.headers = [(name, value.encode()) for name, value in found]
+            response.headers = [(name, value.encode("latin-1")) for name, value in found]
 
         environ: dict[str, Any] = {
             "REQUEST_METHOD": method,

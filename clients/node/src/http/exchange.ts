@@ -3,7 +3,7 @@
 import { STATUS_CODES } from "node:http";
 import { adapt, type Driver } from "../drivers/index.js";
 import { Busy, Fenced, Gone, Invalid, PermanentFailure, PgonceError, TransientFailure, Uncertain, translate } from "../errors.js";
-import { Ack, makeOptions, type Done, type Intent, type Options } from "../intent.js";
+import { makeOptions, type Done, type Intent, type Options } from "../intent.js";
 import { runLeased, type Lease } from "../lease.js";
 import { runOnce } from "../once.js";
 import { contractOf, inCall } from "../protocol.js";
@@ -12,7 +12,7 @@ import { Attempt, complete, type Disposition, type FullPolicy, type HttpRequest,
 import { fromError, internal, problem } from "./problems.js";
 import { intentOf, Refused } from "./request.js";
 import { accepted, lookAt, statusToken } from "./status.js";
-import { announce, dispositionOf, replay, takeWords, toStored, withoutBody } from "./stored.js";
+import { announce, dispositionOf, replay, takeWords, toStored, withoutWhatIsRefused } from "./stored.js";
 
 /** Runs the handler once, for this attempt; answers its whole response. */
 export type Run = (attempt: Attempt) => Promise<HttpResponse>;
@@ -224,8 +224,8 @@ class Exchange {
     switch (chosen) {
       case "keep":
         held.succeed(stored, kept);
-        // It happened, and that is recorded whatever the contract allows an answer to be.
-        if (!(held instanceof Tx)) held.smaller = new Ack(withoutBody(stored), kept);
+        // It happened, and that is recorded whatever the contract and the database's encoding allow an answer to be.
+        if (!(held instanceof Tx)) held.less = withoutWhatIsRefused;
         return;
       case "refuse":
         throw new PermanentFailure(`http_${response.status}`, "the handler refused", { answer: stored, keepForMs });

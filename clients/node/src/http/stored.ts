@@ -1,6 +1,7 @@
 /** From a response to what is stored of it, and back. */
 
 import type { PermanentFailure } from "../errors.js";
+import { Ack, MAX_KEEP_MS } from "../intent.js";
 import { toJson, type Json } from "../json.js";
 import type { Attempt, Disposition, FullPolicy, HeaderList, HttpRequest, HttpResponse } from "./policy.js";
 import { fromError, notKept } from "./problems.js";
@@ -71,7 +72,8 @@ export function takeWords(response: HttpResponse, attempt: Attempt): number | un
   if (disposition === "keep" || disposition === "refuse" || disposition === "retry" || disposition === "forget") {
     attempt.disposition ??= disposition;
   }
-  return /^[0-9]+$/.test(seconds) ? Number(seconds) * 1000 : undefined;
+  // No time at all would be no answer at all.
+  return /^[0-9]+$/.test(seconds) ? Math.min(Math.max(Number(seconds), 1) * 1000, MAX_KEEP_MS) : undefined;
 }
 
 /** What is kept of a response. */
@@ -95,6 +97,30 @@ export function toStored(response: HttpResponse, policy: FullPolicy, retentionMs
 /** The same, where the whole response is more than the scope's contract allows. */
 export function withoutBody({ status, expires }: Stored): Stored {
   return { http: 1, status, unkept: true, ...(expires === undefined ? {} : { expires }) };
+}
+
+/** A stored response without what the database has refused with an error of this code; undefined where that is about nothing here. */
+export function withoutWhatIsRefused(ack: Ack, code: string): Ack | undefined {
+  const stored = ack.answer as Stored;
+  const isOfValues = code.startsWith("22");
+  // Characters that the encoding of the database does not have.
+  const written = inAscii(stored);
+  if ((code === "22P05" || code === "22021") && toJson(written) !== toJson(stored)) return new Ack(written, ack.options);
+  // A time that no timestamp holds.
+  if (isOfValues && ack.options.keepForMs !== undefined) return new Ack(stored);
+  return (isOfValues || code === "P4040") && stored.unkept === undefined ? new Ack(withoutBody(stored), ack.options) : undefined;
+}
+
+/** The same in the characters that every encoding of a database has. */
+function inAscii(stored: Stored): Stored {
+  const written = (text: Text): Text =>
+    typeof text !== "string" || /^[\0-\x7f]*$/.test(text) ? text : { base64: Buffer.from(text, "utf8").toString("base64") };
+  const { headers, body } = stored;
+  return {
+    ...stored,
+    ...(headers === undefined ? {} : { headers: headers.map(([name, value]): [string, Text] => [name, written(value)]) }),
+    ...(body === undefined ? {} : { body: written(body) }),
+  };
 }
 
 function isNeverKept(name: string): boolean {

@@ -12,7 +12,7 @@ from ._aio_tx import Tx
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
 from ._lease import LeaseState, enter, finish_writes, given_back
-from ._protocol import Loop
+from ._loop import Loop
 from ._steps import drive_async
 from .errors import Error, Fenced, LostRace, Uncertain
 from .retry import Policy

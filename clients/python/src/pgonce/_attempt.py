@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from ._drivers import Driver, Session
 from ._drivers._base import translate
 from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, to_text
+from ._loop import Loop
 from ._protocol import (
-    Loop,
     borrow,
     claim,
     discard,

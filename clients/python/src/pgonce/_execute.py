@@ -11,8 +11,8 @@ from . import _statements as sql
 from ._drivers import Driver, Session
 from ._drivers._params import COLON
 from ._intent import Ack, Claimed, Done, Intent, Options
+from ._loop import Loop
 from ._protocol import (
-    Loop,
     acquire,
     begin,
     commit,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .errors import Invalid
@@ -13,6 +14,8 @@ from .fingerprint import plain, utf8
 from .retry import Policy
 
 MAX_NAME_BYTES = 255
+MAX_KEEP = 1000 * 8766 * 3600
+"""In seconds. What is kept for longer, 1000 years, would have an end that no timestamp holds, and could not be recorded."""
 
 _ISOLATIONS = (None, "read committed", "repeatable read", "serializable")
 _SCHEMA = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,62}")
@@ -110,8 +113,20 @@ class Ack:
             "answer": None if self.answer is UNSET else to_json(self.answer),
             "ref_type": ref_type,
             "ref_id": ref_id,
-            "keep": None if self.keep_for is None else seconds(self.keep_for),
+            "keep": None if self.keep_for is None else seconds(min(self.keep_for, MAX_KEEP)),
         }
+
+    def kept(self, fence: int) -> Ack:
+        """What is recorded of it under this fence."""
+        if self.reference is None or "\0" not in "".join(self.reference):
+            return self
+        # An atomic attempt: nothing has happened yet.
+        if fence % 2 == 1:
+            raise Invalid(
+                "the reference holds the character U+0000, which PostgreSQL cannot store",
+                hint="Refer to what was made by its key, or put the text into the answer.",
+            )
+        return replace(self, reference=None)
 
 
 @dataclass(frozen=True)
@@ -195,6 +210,8 @@ def to_text(value: Any) -> str:
 
 def seconds(value: float) -> str:
     """A time as PostgreSQL's interval. Version 14 keeps each number in 32 bits."""
+    if 2**31 <= value < math.inf:
+        return f"{value // 3600:.0f} hours {value % 3600:.6f} seconds"
     return f"{value:.6f} seconds"
 
 

@@ -14,8 +14,8 @@ from ._attempt import TxState, never_open
 from ._drivers import Driver, Session
 from ._drivers._base import translate
 from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_text
+from ._loop import Loop
 from ._protocol import (
-    Loop,
     begin,
     contract_of,
     discard,
@@ -75,8 +75,8 @@ class LeaseState:
         self._claimed = claimed if isinstance(claimed, Claimed) else None
         self._done = claimed if isinstance(claimed, Done) else None
         self._ack: Ack | None = None
-        self._smaller: Ack | None = None
-        """What is recorded where the scope's contract allows no answer of this size."""
+        self._less: Callable[[Ack, str], Ack | None] = lambda ack, code: None
+        """What is recorded where the database refuses an acknowledgement with an error of this code."""
         self._settled = False
         self._lost: Fenced | None = None
         self._ending = False
@@ -257,12 +257,15 @@ class LeaseState:
                 hint="Call succeed(...), or leave with a PermanentFailure or a TransientFailure.",
             )
         claimed = self._held()
-        try:
-            yield from self._record(self._ack)
-        except Error as error:
-            if self._smaller is None or error.code != "P4040":
-                raise
-            yield from self._record(self._smaller)
+        ack: Ack | None = self._ack
+        while ack is not None:
+            try:
+                yield from self._record(ack)
+                break
+            except Error as error:
+                ack = self._less(ack, error.code)
+                if ack is None:
+                    raise
         self._settled = True
         self._done = done_now(claimed, self._ack)
 
@@ -276,19 +279,7 @@ class LeaseState:
         if self._doubtful and isinstance(failure, TransientFailure):
             return
         fence = self._held().fence
-
-        def recorded(answer: Any) -> Steps[None]:
-            return self._until_recorded(
-                lambda driver: record_failure(driver, self.intent, self._options, fence, failure, answer)
-            )
-
-        try:
-            yield from recorded(failure.answer)
-        except Error as error:
-            if failure.answer is None or error.code != "P4040":
-                raise
-            # That it failed is recorded whatever the contract allows an answer to be.
-            yield from recorded(None)
+        yield from record_failure(self.intent, self._options, fence, failure, self._until_recorded)
 
     def _until_recorded(self, call: Callable[[Driver], Steps[Any]]) -> Steps[None]:
         """An error that may pass is no reason to give up the record of work that is done: it is tried again

@@ -7,43 +7,25 @@ throws what it raised.
 from __future__ import annotations
 
 import asyncio
-import random
-import threading
-import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from . import _statements as sql
 from ._drivers import Driver, Session
 from ._drivers._base import translate
-from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_json
-from ._steps import Steps, limited, max_silence
-from ._table import Class
+from ._intent import MAX_KEEP, UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_json
+from ._steps import Steps
 from .errors import (
-    Busy,
-    Conflict,
     DatabaseError,
     Disconnected,
     Error,
     Failure,
-    Fenced,
     Invalid,
-    LostRace,
     NotInTransaction,
     PermanentFailure,
     TransientFailure,
     Uncertain,
 )
-from .retry import Schedule
-
-T = TypeVar("T")
-
-_MAX_PAUSE = 0.5
-
-# How many callers of a process may wait on a connection each for the answer of another attempt; others
-# ask again after a pause, so that waiting never empties a pool.
-_WAITERS = threading.BoundedSemaphore(4)
-
 
 # --- sessions -----------------------------------------------------------------------------------
 
@@ -58,7 +40,7 @@ def translated(call: Callable[[], Any]) -> Steps[Any]:
     try:
         return (yield call)
     except BaseException as error:
-        known = translate(error) or _no_connection(error)
+        known = translate(error) or _no_connection(error) or _no_encoding(error)
         if known is None or known is error:
             raise
         raise known from error
@@ -70,6 +52,11 @@ def _no_connection(error: BaseException) -> Disconnected | None:
     names = {base.__name__ for base in type(error).__mro__}
     lost = isinstance(error, (OSError, asyncio.TimeoutError)) or "TimeoutError" in names
     return Disconnected(str(error) or type(error).__name__) if lost else None
+
+
+def _no_encoding(error: BaseException) -> DatabaseError | None:
+    """psycopg writes texts in the encoding of the connection, and says itself what this lacks."""
+    return DatabaseError(str(error), code="22P05") if isinstance(error, UnicodeEncodeError) else None
 
 
 def query(session: Session, statement: str, params: Mapping[str, Any]) -> Steps[list[tuple[Any, ...]]]:
@@ -274,7 +261,7 @@ def succeed(session: Session, intent: Intent, options: Options, fence: int, ack:
 def success_params(intent: Intent, options: Options, fence: int, ack: Ack) -> dict[str, Any]:
     return {
         **intent.names,
-        **ack.params(),
+        **ack.kept(fence).params(),
         "fingerprint": intent.fingerprint,
         "fence": str(fence),
         "correlation": intent.correlation,
@@ -293,27 +280,43 @@ def settle(session: Session, intent: Intent, options: Options, fence: int, ack: 
 
 
 def record_failure(
-    driver: Driver, intent: Intent, options: Options, fence: int, failure: Failure, answer: Any = UNSET
+    intent: Intent,
+    options: Options,
+    fence: int,
+    failure: Failure,
+    record: Callable[[Callable[[Driver], Steps[Any]]], Steps[Any]],
 ) -> Steps[None]:
-    """Records a failure under its fence, in a transaction of its own; with its own answer where none is given."""
-    answer = failure.answer if answer is UNSET else answer
-    yield from in_own_transaction(
-        driver,
-        options,
-        sql.FAIL,
-        {
+    """Records a failure under its fence, in a transaction of its own that `record` makes. That it failed is recorded whatever
+    the contract and the database's encoding allow its answer and its texts to be."""
+
+    def recorded(answer: Any, texts: Mapping[str, Any]) -> Steps[None]:
+        params = {
             **intent.names,
+            **texts,
             "fingerprint": intent.fingerprint,
             "fence": str(fence),
             "retryable": "true" if isinstance(failure, TransientFailure) else "false",
-            "code": failure.failure_code,
-            "message": failure.message,
             "answer": None if answer is None else to_json(answer),
             "correlation": intent.correlation,
             "owner": options.owner,
-            "keep": None if failure.keep_for is None else seconds(failure.keep_for),
-        },
-    )
+        }
+        yield from record(lambda driver: in_own_transaction(driver, options, sql.FAIL, params))
+
+    keep = None if failure.keep_for is None else seconds(min(failure.keep_for, MAX_KEEP))
+    texts = {"code": failure.failure_code, "message": failure.message, "keep": keep}
+    plain = {"code": _in_ascii(failure.failure_code), "message": _in_ascii(failure.message), "keep": None}
+    for answer, said in ((failure.answer, texts), (None, texts), (None, plain)):
+        try:
+            yield from recorded(answer, said)
+            return
+        except Error as error:
+            if said is plain or not (error.code == "P4040" or error.code.startswith("22")):
+                raise
+
+
+def _in_ascii(text: str) -> str:
+    """A reason in the characters that every encoding of a database has."""
+    return text.encode("ascii", "replace").decode("ascii")
 
 
 def fail(
@@ -325,134 +328,10 @@ def fail(
     if not keep:
         # A failure that was not recorded is not reported either: the next attempt may end differently.
         raise Disconnected("the connection broke while the work was rolled back")
-    yield from record_failure(driver, intent, options, fence, failure)
+    yield from record_failure(intent, options, fence, failure, lambda call: call(driver))
 
 
-# --- loops --------------------------------------------------------------------------------------
-
-
-class Loop:
-    """Claims, waits and retries for one intent."""
-
-    def __init__(self, driver: Driver, intent: Intent, options: Options) -> None:
-        self.driver = driver
-        self.intent = intent
-        self.options = options
-        self.schedule = Schedule(options.retry)
-        self.wait_until: float | None = None
-        self.pause = 0.005
-        self.uncertain: Uncertain | None = None
-        self.ran = False
-        """The outside world may have seen leased work of this call."""
-        self.length: float | None = None
-        """How long its leases are, once that is known."""
-        self.sent = time.monotonic()
-        """When the last claim was sent."""
-
-    def attempt(self) -> Steps[tuple[Session, Claimed] | Done]:
-        """The right to do the work, in an open transaction; or how the intent ended before."""
-        while True:
-            try:
-                session, claimed = yield from open_attempt(self.driver, self.intent, self.options)
-                if session is not None:
-                    return session, claimed
-                if claimed.outcome != "busy":
-                    return ended(claimed)
-                yield from self.wait(claimed.retry_after)
-            except Error as error:
-                yield from self.again(error)
-
-    def lease(self, length: float) -> Steps[Claimed | Done]:
-        """A committed claim; or how the intent ended before."""
-        self.length = length
-        params = claim_params(self.intent, self.options, length)
-
-        def ask(driver: Driver) -> Steps[list[tuple[Any, ...]]]:
-            return in_own_transaction(driver, self.options, sql.CLAIM, params)
-
-        while True:
-            try:
-                self.sent = time.monotonic()
-                rows = yield from self._in_time(ask, Uncertain)
-                claimed = Claimed.read(rows[0])
-                if claimed.holds:
-                    return claimed
-                if claimed.outcome != "busy":
-                    return ended(claimed)
-                yield from self.wait(claimed.retry_after)
-            except Error as error:
-                yield from self.again(error)
-
-    def _in_time(self, ask: Callable[[Driver], Steps[T]], late: type[Error]) -> Steps[T]:
-        """After the work ran these calls learn its end: a connection that falls silent must not keep that back."""
-        if not self.ran or self.length is None:
-            return ask(self.driver)
-        return limited(self.driver, ask, max_silence(self.length), late)
-
-    def again(self, error: Error, *, ran: bool = False) -> Steps[None]:
-        """Pauses before the next try, or raises where another try does not help.
-
-        `ran` says that the outside world may have seen the work: then only what is stored says otherwise.
-        """
-        self.ran = self.ran or ran
-        if isinstance(error, Uncertain):
-            self.uncertain = error
-        elif ran:
-            self.uncertain = Uncertain(error.message)
-        worth = not isinstance(error, (Failure, Busy)) and error.error_class in (
-            Class.RETRY,
-            Class.RETRY_AFTER_DELAY,
-            Class.CLAIM_AGAIN,
-            Class.AMBIGUOUS,
-        )
-        lost = isinstance(error, (Disconnected, Uncertain)) and not self.driver.reconnects
-        delay = self.schedule.next_delay(error) if worth and not lost else None
-        if delay is None:
-            last = self.final(error)
-            if last is error:
-                raise error
-            raise last from error
-        yield lambda: self.driver.sleep(delay)
-
-    def final(self, error: Error) -> Error:
-        """What to end with: that the last try did nothing says nothing about the one before.
-
-        Only what is stored about the intent settles the doubt. The holder, or the one that was faster, may
-        be that very try, still committing.
-        """
-        doubtful = (Disconnected, Busy, DatabaseError, LostRace, Fenced)
-        # Who used the key with another request came after work that the outside world may have seen.
-        after = self.ran and isinstance(error, Conflict)
-        if self.uncertain is not None and (after or isinstance(error, doubtful)):
-            return self.uncertain
-        return error
-
-    def wait(self, retry_after: float) -> Steps[None]:
-        """Does what the scope's contract says about a busy intent."""
-        if self.wait_until is None:
-            contract = yield from self._in_time(
-                lambda driver: contract_of(driver, self.intent, self.options), Disconnected
-            )
-            if contract.busy != "wait":
-                raise Busy(retry_after, accepted=contract.busy == "accept")
-            self.wait_until = time.monotonic() + contract.wait_timeout
-        left = self.wait_until - time.monotonic()
-        if left <= 0:
-            raise Busy(retry_after)
-        started = time.monotonic()
-        # After its work ran a call asks again and again: while it waits, a connection that works is as silent as one
-        # that is lost.
-        if not self.ran and _WAITERS.acquire(blocking=False):
-            # Woken by the lock of the transaction that holds the intent. A lease has no such lock.
-            params = {**self.intent.names, "timeout": seconds(left)}
-            try:
-                yield from look_up(self.driver, self.options, sql.WAIT, params)
-            finally:
-                _WAITERS.release()
-        if time.monotonic() - started < self.pause:
-            pause = min(self.pause, left, max(retry_after, 0.005)) * random.uniform(0.5, 1)
-            yield lambda: self.driver.sleep(pause)
-            self.pause = min(self.pause * 2, _MAX_PAUSE)
+# --- how it ended ------------------------------------------------------------------------------
 
 
 class Contract:
@@ -484,7 +363,7 @@ def ended(claimed: Claimed) -> Done:
 
 def done_now(claimed: Claimed, ack: Ack) -> Done:
     answer = None if ack.answer is UNSET else ack.answer
-    return Done(answer, ack.reference, False, claimed.attempts)
+    return Done(answer, ack.kept(claimed.fence).reference, False, claimed.attempts)
 
 
 def never_ended(what: str) -> Invalid:

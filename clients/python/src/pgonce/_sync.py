@@ -11,7 +11,7 @@ from . import _execute, _messages
 from ._attempt import TxState, Work, enter_joined, exit_joined
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
-from ._protocol import Loop
+from ._loop import Loop
 from ._steps import drive
 from .retry import Policy
 

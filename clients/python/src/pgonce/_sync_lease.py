@@ -11,7 +11,7 @@ from typing import Any, overload
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
 from ._lease import LeaseState, enter, finish_writes, given_back
-from ._protocol import Loop
+from ._loop import Loop
 from ._steps import drive
 from ._sync import Tx
 from .errors import Error, Fenced, LostRace, Uncertain

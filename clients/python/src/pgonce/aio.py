@@ -13,7 +13,7 @@ from ._aio_tx import Tx, accept, accept_batch, publish
 from ._attempt import Work, enter_joined, exit_joined
 from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
-from ._protocol import Loop
+from ._loop import Loop
 from ._steps import drive_async
 from .retry import Policy
 

@@ -139,8 +139,8 @@ class Failure(Error):
         keep_for: float | None = None,
         replayed: bool = False,
     ) -> None:
-        super().__init__(message)
-        self.failure_code = failure_code
+        super().__init__(_without_nul(message))
+        self.failure_code = _without_nul(failure_code)
         """Your code for it, such as `card_declined`."""
         self.answer = answer
         """What the caller is answered, as JSON."""
@@ -179,6 +179,11 @@ class TransientFailure(Failure):
     @property
     def error_class(self) -> Class:
         return Class.RETRY
+
+
+def _without_nul(text: str) -> str:
+    """PostgreSQL's texts have no U+0000; a failure must not be lost for one."""
+    return text.replace("\0", "\ufffd") if "\0" in text else text
 
 
 _BY_CODE: dict[str, type[Error]] = {

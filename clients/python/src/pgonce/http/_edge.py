@@ -9,11 +9,12 @@ import math
 import random
 import re
 import time
+from dataclasses import replace
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any
 
-from .._intent import MAX_NAME_BYTES, Intent
+from .._intent import MAX_KEEP, MAX_NAME_BYTES, Ack, Intent
 from .._table import Class
 from ..errors import Busy, Conflict, Error, Gone, Invalid, PermanentFailure, TransientFailure, Uncertain
 from ..fingerprint import fingerprint
@@ -227,7 +228,8 @@ def take_words(response: Response, attempt: Attempt) -> float | None:
     if attempt.disposition is None and disposition in ("keep", "refuse", "retry", "forget"):
         attempt.disposition = disposition
     seconds = words.get("pgonce-keep-for", "")
-    return float(seconds) if seconds.isascii() and seconds.isdigit() else None
+    # No time at all would be no answer at all.
+    return min(max(float(seconds), 1.0), MAX_KEEP) if seconds.isascii() and seconds.isdigit() else None
 
 
 def to_stored(response: Response, policy: Policy, retention: float | None) -> dict[str, Any]:
@@ -260,6 +262,34 @@ def without_body(stored: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "unkept": True}
 
 
+def without_what_is_refused(ack: Ack, code: str) -> Ack | None:
+    """A stored response without what the database has refused with an error of this code; None where that is about nothing here."""
+    is_of_values = code.startswith("22")
+    # Characters that the encoding of the database does not have.
+    written = in_ascii(ack.answer)
+    if code in ("22P05", "22021") and written != ack.answer:
+        return replace(ack, answer=written)
+    # A time that no timestamp holds.
+    if is_of_values and ack.keep_for is not None:
+        return replace(ack, keep_for=None)
+    bare = without_body(ack.answer)
+    return replace(ack, answer=bare) if (is_of_values or code == "P4040") and bare != ack.answer else None
+
+
+def in_ascii(stored: dict[str, Any]) -> dict[str, Any]:
+    """The same in the characters that every encoding of a database has."""
+
+    def written(text: Any) -> Any:
+        return text if isinstance(text, dict) or text.isascii() else _base64(text.encode("utf-8"))
+
+    kept = dict(stored)
+    if "headers" in kept:
+        kept["headers"] = [[name, written(value)] for name, value in kept["headers"]]
+    if "body" in kept:
+        kept["body"] = written(kept["body"])
+    return kept
+
+
 def _is_never_kept(name: str) -> bool:
     return name in _NEVER or name.startswith(("ratelimit", "x-ratelimit", "x-rate-limit"))
 
@@ -269,7 +299,11 @@ def _text(data: bytes) -> Any:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         text = "\0"
-    return {"base64": base64.b64encode(data).decode("ascii")} if "\0" in text else text
+    return _base64(data) if "\0" in text else text
+
+
+def _base64(data: bytes) -> dict[str, str]:
+    return {"base64": base64.b64encode(data).decode("ascii")}
 
 
 def _bytes(text: Any) -> bytes:

@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Any
 
-from .._intent import Ack, Done, Intent, Options
+from .._intent import Done, Intent, Options
 from .._protocol import Contract, contract_of, discard, ended, open_attempt
 from .._steps import Steps
 from .._drivers import Driver
@@ -121,8 +121,8 @@ class Exchange:
         if chosen == "keep":
             held.succeed(stored, keep_for=keep_for)
             if policy.mode == "leased":
-                # It happened, and that is recorded whatever the contract allows an answer to be.
-                held._smaller = Ack(_edge.without_body(stored), None, keep_for)
+                # It happened, and that is recorded whatever the contract and the database's encoding allow an answer to be.
+                held._less = _edge.without_what_is_refused
         elif chosen == "refuse":
             code = f"http_{response.status}"
             raise PermanentFailure(code, "the handler refused", answer=stored, keep_for=keep_for)
