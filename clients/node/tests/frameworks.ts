@@ -127,6 +127,7 @@ export interface Client {
   db: Database;
   pool: pg.Pool;
   service: Service;
+  port: number;
   post(path: string, body?: string, key?: string | null, more?: Omit<RequestInit, "headers"> & { headers?: Record<string, string> }): Promise<Reply>;
 }
 
@@ -153,6 +154,7 @@ export async function withClient(
         db,
         pool,
         service,
+        port,
         async post(at, body = "{}", key = "k", more = {}) {
           const headers: Record<string, string> = { "content-type": "application/json", ...more.headers };
           if (key !== null) headers["idempotency-key"] = key;

@@ -1,13 +1,16 @@
 /** The HTTP middleware, over Express, Fastify and Hono alike. */
 
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { once } from "node:events";
 import { readFileSync } from "node:fs";
-import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { createServer, request, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
 import { Readable } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { describe } from "node:test";
+import { promisify } from "node:util";
 import express from "express";
 import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import pg from "pg";
@@ -15,7 +18,7 @@ import { DatabaseError, Invalid } from "pgonce";
 import { attemptOf, idempotentExpress, idempotentFastify, storedKey, type Policy } from "pgonce/http";
 import { poolOf, withDatabase } from "./apis.js";
 import { FRAMEWORKS, listening, quiet, withClient, type Client, type Reply } from "./frameworks.js";
-import { it } from "./limit.js";
+import { LIMIT_MS, it } from "./limit.js";
 import { PACKAGE, REPOSITORY, type Database } from "./server.js";
 
 const INSERT = "insert into effect (note) values ('x')";
@@ -570,6 +573,38 @@ describe("HTTP", () => {
     assert.deepEqual(readToken(token), ["k1", "POST /orders", print]);
     for (const bad of ["", "nonsense", "W10", "WzEsMl0", "e30"]) assert.equal(readToken(bad), undefined);
   });
+
+  it("a body that is made to take long does not", async () => {
+    for (const text of [`'"' + '\\\\"'.repeat(500_000)`, `"9".repeat(1_000_000)`, `"1e" + "9".repeat(1_000_000)`]) {
+      // Hours, in a process that can be ended, where its time grows with the square of its length.
+      const code =
+        `const { exactJson } = require(${JSON.stringify(path.join(PACKAGE, "dist/http/request.js"))});` +
+        `try { exactJson(Buffer.from(${text})); } catch { console.log("refused"); }`;
+      const { stdout } = await promisify(execFile)(process.execPath, ["-e", code], { timeout: LIMIT_MS / 4 });
+      assert.equal(stdout, "refused\n");
+    }
+  });
+
+  it("a body of a length that nobody says is read up to the limit, over Hono", () =>
+    withClient(FRAMEWORKS.hono!, { maxBody: 10 }, async ({ service, port, post }) => {
+      const headers = { "idempotency-key": "k" };
+      const sent = request({ port, method: "POST", path: "/orders", headers });
+      sent.on("error", quiet);
+      sent.write("x".repeat(11));
+      // It is answered before its end, which never comes.
+      const [reply] = (await once(sent, "response")) as [IncomingMessage];
+      assert.deepEqual([reply.statusCode, service.calls], [413, 0]);
+      sent.destroy();
+      const body = new ReadableStream({
+        start(controller) {
+          for (const part of ["1", "2"]) controller.enqueue(new TextEncoder().encode(part));
+          controller.close();
+        },
+      });
+      service.own = () => ({ status: 201, body: "made" });
+      assert.equal((await post("/orders", "", "k", { body, duplex: "half" })).status, 201);
+      assert.equal((await post("/orders", "12")).headers.get("idempotent-replayed"), "true");
+    }));
 
   it("keys and bodies have the forms of the Rust layer", () => {
     type Edge = typeof import("../dist/http/request.js");

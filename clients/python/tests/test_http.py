@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import subprocess
+import sys
 from typing import Any
 
 import psycopg_pool
@@ -571,6 +573,8 @@ def test_a_stored_key_is_that_of_the_rust_layer() -> None:
         b"[1234567890123456.78]",
         b'{"a":1,"a":2}',
         b"1e400",
+        b"1e-9999",
+        b"1E0000300",
         b"{",
         b"",
         b"NaN",
@@ -585,6 +589,15 @@ def test_a_stored_key_is_that_of_the_rust_layer() -> None:
 def test_a_text_that_says_more_than_its_canonical_form_is_not_json(text: bytes) -> None:
     with pytest.raises(ValueError):
         exact_json(text)
+
+
+@pytest.mark.parametrize("text", [r"""b'"' + b'\\"' * 500_000""", "b'9' * 1_000_000", "b'1e' + b'9' * 1_000_000"])
+def test_a_text_that_is_made_to_take_long_does_not(text: str) -> None:
+    # Hours, in a process that can be ended, where its time grows with the square of its length.
+    code = f"from pgonce.http._edge import exact_json\ntry: exact_json({text})\nexcept ValueError: print('refused')"
+    source = str(REPOSITORY / "clients/python/src")
+    ended = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=60)
+    assert ended.stdout == "refused\n", ended.stderr
 
 
 def test_usual_texts_are_json() -> None:

@@ -32,11 +32,8 @@ export function idempotentHono<Ctx extends HonoContext>(
     const token = route.statusToken(c.req.method, pathname);
     if (token !== undefined) return toResponse(await route.status(requestWith(Buffer.alloc(0)), token));
     if (!route.isProtected(c.req.method)) return handler(c);
-    if (Number(c.req.raw.headers.get("content-length") ?? 0) > route.policy.maxBody) {
-      return toResponse(tooLarge(route.policy));
-    }
-    const body = Buffer.from(await c.req.arrayBuffer());
-    if (body.length > route.policy.maxBody) return toResponse(tooLarge(route.policy));
+    const body = await readBody(c, route.policy.maxBody);
+    if (body === undefined) return toResponse(tooLarge(route.policy));
     const response = await route.respond(requestWith(body), async (attempt) => {
       setAttempt(c, attempt);
       return fromResponse(await answer(c, handler));
@@ -44,6 +41,32 @@ export function idempotentHono<Ctx extends HonoContext>(
     return toResponse(response);
   };
   return Object.assign(wrapped, { drained: () => route.drained() });
+}
+
+/** The body's bytes; undefined where there are too many. */
+async function readBody({ req }: HonoContext, max: number): Promise<Buffer | undefined> {
+  const length = req.raw.headers.get("content-length");
+  if (Number(length ?? 0) > max) return undefined;
+  let size = 0;
+  // Who sends no length may never end. What was read before comes from Hono's cache.
+  if (length === null && req.raw.body !== null && !req.raw.bodyUsed) {
+    const counted = new TransformStream<Uint8Array, Uint8Array>({
+      transform(chunk, controller) {
+        size += chunk.length;
+        if (size > max) controller.error(new Error("the body is too large"));
+        else controller.enqueue(chunk);
+      },
+    });
+    const init: RequestInit & { duplex: "half" } = { body: req.raw.body.pipeThrough(counted), duplex: "half" };
+    req.raw = new Request(req.raw, init);
+  }
+  try {
+    const body = Buffer.from(await req.arrayBuffer());
+    return body.length > max ? undefined : body;
+  } catch (error) {
+    if (size > max) return undefined;
+    throw error;
+  }
 }
 
 /** What the handler returns, or the response that an HTTPException carries. */

@@ -167,28 +167,34 @@ def exact_json(text: bytes) -> Any:
     A number of more than 15 digits or a member that comes twice says more: such a text counts by its bytes.
     """
     # UTF-8 and nothing else, without a byte order mark: json.loads would guess at bytes.
-    decoded = text.decode("utf-8")
-    plain = re.sub(r'"(?:[^"\\]|\\.)*"', '""', decoded, flags=re.S)
-    for number in re.findall(r"[-0-9][-+.eE0-9]*", plain):
-        mantissa, _, exponent = number.lower().partition("e")
-        digits = re.sub(r"[^0-9]", "", mantissa)
-        power = int(exponent.lstrip("+-") or 0)
-        if len(digits.strip("0")) > 15 or power + len(digits) > 290:
-            raise ValueError("a number is not exact")
+    return json.loads(
+        text.decode("utf-8"),
+        object_pairs_hook=_members,
+        parse_int=lambda number: int(_exact(number)),
+        parse_float=lambda number: float(_exact(number)),
+        parse_constant=_refuse,
+    )
 
-    def refuse(constant: str) -> Any:
-        raise ValueError(constant)
 
-    value = json.loads(decoded, parse_constant=refuse)
-    if _members(value) != plain.count(":"):
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("a member comes twice")
-    return value
+    return members
 
 
-def _members(value: Any) -> int:
-    if isinstance(value, dict):
-        return len(value) + sum(map(_members, value.values()))
-    return sum(map(_members, value)) if isinstance(value, list) else 0
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+def _exact(number: str) -> str:
+    mantissa, _, exponent = number.lower().partition("e")
+    digits = mantissa.lstrip("-").replace(".", "")
+    power = exponent.lstrip("+-0") or "0"
+    # Lengths before values: a number of thousands of digits takes long to read.
+    if len(digits.strip("0")) > 15 or len(power) > 3 or int(power) + len(digits) > 290:
+        raise ValueError("a number is not exact")
+    return number
 
 
 # --- the response -------------------------------------------------------------------------------
