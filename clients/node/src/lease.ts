@@ -358,11 +358,14 @@ function mayPass(error: unknown): error is PgonceError {
 
 /**
  * How leased work ended that is not recorded. The outside world may have seen it, so an error that says that nothing was
- * done becomes `Uncertain`.
+ * done, of this intent or of another that the work asked for, becomes `Uncertain`.
  */
 function leftOpen(error: unknown): unknown {
   const denies =
-    error instanceof Disconnected || error instanceof Busy || (error instanceof DatabaseError && mayPass(error));
+    error instanceof Disconnected ||
+    error instanceof Conflict ||
+    error instanceof Busy ||
+    (error instanceof DatabaseError && mayPass(error));
   return denies ? new Uncertain(`leased work could not be recorded: ${error.reason}`, { cause: error }) : error;
 }
 

@@ -136,6 +136,13 @@ describe("leased work in doubt", { concurrency: 4 }, () => {
       await assert.rejects(pgonce.lease(connect, "s", "k", REQUEST, work), pgonce.Uncertain);
     }));
 
+  it("a conflict of another command that leased work asked for is not its own", () =>
+    withSource(async ({ connect }) => {
+      const write = (amount: number) => (): Promise<unknown> => pgonce.once(connect, "ledger", "k", { amount }, () => null);
+      await pgonce.lease(connect, "s", "first", REQUEST, write(1));
+      await assert.rejects(pgonce.lease(connect, "s", "second", REQUEST, write(2)), pgonce.Uncertain);
+    }));
+
   it("what is stored counts, not what the work says afterwards", () =>
     withSource(async ({ connect }, db) => {
       const work = async (held: pgonce.Lease<pg.Client>): Promise<never> => {

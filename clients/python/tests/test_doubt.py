@@ -508,6 +508,26 @@ def test_work_that_was_done_is_not_said_to_be_in_conflict_with_who_got_the_key_a
         run(work)
 
 
+def test_a_conflict_of_another_command_that_leased_work_asked_for_is_not_its_own(
+    db: Database, source: Source, run: Any
+) -> None:
+    for request in ({"amount": 1}, {"amount": 2}):
+
+        def work(held: Any, request: Any = request) -> Any:
+            # It calls out, and then it writes down what came of it.
+            return pgonce.once(source.connect, "ledger", "k", request, lambda tx: tx.conn.execute(INSERT) and None).answer
+
+        if request["amount"] == 1:
+            run(work)
+            db.admin.execute("delete from pgonce.intent where scope = 's'")
+            continue
+        with pytest.raises(pgonce.Uncertain):
+            run(work)
+        with pytest.raises(pgonce.Uncertain):
+            with lease(source.connect, "s", "block", REQUEST) as held:
+                work(held)
+
+
 def test_what_is_stored_counts_not_what_the_work_says_afterwards(db: Database, source: Source) -> None:
     def work(held: pgonce.Lease) -> None:
         with held.begin() as tx:

@@ -376,8 +376,8 @@ def _may_pass(error: Error) -> bool:
 
 def left_open(error: BaseException) -> BaseException:
     """How leased work ended that is not recorded. The outside world may have seen it, so an error that
-    says that nothing was done becomes `Uncertain`."""
-    if isinstance(error, (Disconnected, Busy)) or isinstance(error, DatabaseError) and _may_pass(error):
+    says that nothing was done, of this intent or of another that the work asked for, becomes `Uncertain`."""
+    if isinstance(error, (Disconnected, Conflict, Busy)) or isinstance(error, DatabaseError) and _may_pass(error):
         return Uncertain(f"leased work could not be recorded: {error.message}")
     return error
 
