@@ -608,6 +608,21 @@ def test_a_call_that_commits_by_itself_and_is_answered_with_the_end_of_its_sessi
         held.succeed(1)
 
 
+@pytest.mark.parametrize("kind", ["sqlalchemy-psycopg", "sqlalchemy-psycopg-async"])
+def test_one_statement_that_commits_by_itself_and_whose_reply_is_lost_is_uncertain(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        engine = api.source.execution_options(isolation_level="AUTOCOMMIT")
+        statement = "insert into effect (note) values ('x') returning id"
+        db.proxy.faults.append(Fault("with effect", "reply"))
+        once_only = pgonce.Policy(max_tries=1)
+        with pytest.raises(pgonce.Uncertain):
+            await api.call("execute", engine, "s", "k", REQUEST, statement, known_first=True, retry=once_only)
+        assert (await api.call("execute", engine, "s", "k", REQUEST, statement)).replayed
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1
+
+
 def test_an_error_that_says_that_nobody_knows_is_no_problem_that_says_that_nothing_was_done() -> None:
     problem = from_error(Policy("s", None), pgonce.DatabaseError("lost", code="40003"))
     assert (problem.status, problem_of(problem)["code"]) == (503, "08007")

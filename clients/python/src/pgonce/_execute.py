@@ -14,8 +14,7 @@ from ._intent import Ack, Claimed, Done, Intent, Options
 from ._loop import Loop
 from ._protocol import (
     acquire,
-    begin,
-    commit,
+    commit_alone,
     discard,
     done_now,
     query,
@@ -121,14 +120,7 @@ def _alone(driver: Driver, statement: str, params: Mapping[str, Any]) -> Steps[l
     rows: list[tuple[Any, ...]]
     if not session.can_query_alone:
         yield from release(session, True)
-        session = yield from begin(driver, None, atomic=False)
-        try:
-            rows = yield from query(session, statement, params)
-        except BaseException as error:
-            yield from discard(session, error)
-            raise
-        yield from commit(session)
-        return rows
+        return (yield from commit_alone(driver, None, statement, params))
     try:
         rows = yield from translated(lambda: session.query_alone(statement, params))
     except BaseException as error:

@@ -187,11 +187,18 @@ def in_own_transaction(
     driver: Driver, options: Options, statement: str, params: Mapping[str, Any]
 ) -> Steps[list[tuple[Any, ...]]]:
     """One call that is committed when this returns."""
-    session = yield from begin(driver, "read committed", atomic=False)
+    return commit_alone(driver, "read committed", sql.in_schema(statement, options.schema), params)
+
+
+def commit_alone(
+    driver: Driver, isolation: str | None, statement: str, params: Mapping[str, Any]
+) -> Steps[list[tuple[Any, ...]]]:
+    """One statement that is committed when this returns, by itself where the connection is in autocommit."""
+    session = yield from begin(driver, isolation, atomic=False)
     by_itself = False
     try:
         by_itself = bool((yield from translated(session.autocommits)))
-        rows = yield from query(session, sql.in_schema(statement, options.schema), params)
+        rows = yield from query(session, statement, params)
     except BaseException as error:
         yield from discard(session, error)
         if by_itself and isinstance(error, Error) and error._leaves_commit_open:
