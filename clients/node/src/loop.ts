@@ -137,6 +137,9 @@ export class Loop {
         // Woken by the lock of the transaction that holds the intent. A lease has no such lock.
         const params = { ...names(this.intent), timeout: interval(left) };
         await lookUp(this.driver, this.options, sql.WAIT, params);
+      } catch (error) {
+        // A timeout of the session is shorter than the wait: look, and sleep again.
+        if (!(error instanceof DatabaseError && ["57014", "55P03"].includes(error.code))) throw error;
       } finally {
         waiters -= 1;
       }

@@ -346,6 +346,26 @@ describe("commands", { concurrency: 4 }, () => {
       assert.deepEqual([done?.replayed, done?.answer], [true, "first"]);
     }));
 
+  it("a wait that is ended by a timeout of the session goes on", () =>
+    withPool(async (pool, db) => {
+      await db.run(WAIT);
+      let other: Promise<unknown> | undefined;
+      await pgonce.once(pool, "s", "k", REQUEST, async () => {
+        let isOver = false;
+        const never = (): never => assert.fail("it is not its to do");
+        other = pgonce
+          .once(pool as unknown, "s", "k", REQUEST, never)
+          .catch((error: unknown) => error)
+          .finally(() => (isOver = true));
+        const cancel =
+          "select pg_cancel_backend(pid) from pg_stat_activity where datname = current_database() and wait_event = 'advisory'";
+        // It sleeps again, unless it has given up.
+        for (let turn = 0; turn < 2; turn++) while (!isOver && (await db.value(cancel)) !== true);
+        return "first";
+      });
+      assert.deepEqual(await other, { answer: "first", reference: null, replayed: true, attempts: 1 });
+    }));
+
   it("duplicates from many processes make one effect each", () =>
     withDatabase(async (db) => {
       await db.run(WAIT);

@@ -443,6 +443,25 @@ def test_a_duplicate_waits_for_the_answer_where_the_contract_says_so(db: Databas
     assert db.effects() == 0
 
 
+def test_a_wait_that_is_ended_by_a_timeout_of_the_session_goes_on(db: Database, pool: Any) -> None:
+    db.admin.execute(WAIT)
+    answers: list[Any] = []
+    cancel = (
+        "select pg_cancel_backend(pid) from pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock' and wait_event = 'advisory'"
+    )
+    with once(pool, "s", "k", REQUEST) as tx:
+        other = threading.Thread(target=lambda: answers.append(once(pool, "s", "k", REQUEST, effect)))
+        other.start()
+        for _ in range(2):
+            # It sleeps again, unless it has given up.
+            while not db.value(cancel) and other.is_alive():
+                pass
+        tx.succeed("first")
+    other.join()
+    assert [(done.replayed, done.answer) for done in answers] == [(True, "first")]
+
+
 class Order(str, Enum):
     FIRST = "order-1"
 

@@ -142,6 +142,10 @@ class Loop:
             params = {**self.intent.names, "timeout": seconds(left)}
             try:
                 yield from look_up(self.driver, self.options, sql.WAIT, params)
+            except DatabaseError as error:
+                # A timeout of the session is shorter than the wait: look, and sleep again.
+                if error.code not in ("57014", "55P03"):
+                    raise
             finally:
                 _WAITERS.release()
         if time.monotonic() - started < self.pause:
