@@ -35,6 +35,8 @@ export class Loop {
   /** The outside world may have seen leased work of this call. */
   private ran = false;
   private leaseMs = 0;
+  /** What was found where there is no time for another claim. */
+  private stored: Done | undefined;
   private readonly schedule: Schedule;
   private waitUntil: number | undefined;
   private pause = 5;
@@ -58,7 +60,8 @@ export class Loop {
   /** A committed claim; or how the intent ended before. */
   async lease(leaseMs: number): Promise<LeasedClaim | Done> {
     this.leaseMs = leaseMs;
-    return this.until(async () => {
+    return this.until<LeasedClaim | Done>(async () => {
+      if (this.stored !== undefined) return this.stored;
       const sent = performance.now();
       const params = claimParams(this.intent, this.options, leaseMs);
       const ask = (driver: Driver): Promise<Row[]> => inOwnTransaction(driver, this.options, sql.CLAIM, params);
@@ -104,8 +107,24 @@ export class Loop {
       ["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass);
     const lost = (error instanceof Disconnected || error instanceof Uncertain) && !this.driver.reconnects;
     const delay = worth && !lost ? this.schedule.nextDelay(error) : undefined;
-    if (delay === undefined) throw this.final(error);
+    if (delay === undefined) {
+      // The tries to record leased work may have used up the time; what is stored counts all the same.
+      if (worth && this.ran) this.stored = await this.look();
+      if (this.stored !== undefined) return;
+      throw this.final(error);
+    }
     await sleep(delay);
+  }
+
+  /** The stored answer, where there is one. */
+  private async look(): Promise<Done | undefined> {
+    const params = { ...names(this.intent), fingerprint: this.intent.fingerprint };
+    try {
+      const [row] = await this.inTime(Disconnected, (driver) => lookUp(driver, this.options, sql.LOOK, params));
+      return row?.[0] === "replay" ? ended(readClaimed(row)) : undefined;
+    } catch {
+      return undefined;
+    }
   }
 
   /**

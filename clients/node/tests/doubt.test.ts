@@ -136,6 +136,20 @@ describe("leased work in doubt", { concurrency: 4 }, () => {
       await assert.rejects(pgonce.lease(connect, "s", "k", REQUEST, work), pgonce.Uncertain);
     }));
 
+  it("work that used up the time for retries still ends with what is stored", () =>
+    withSource(async ({ connect }, db) => {
+      const work = async (held: pgonce.Lease): Promise<string> => {
+        await db.run(LOSE);
+        const admin = await db.admin();
+        const claim = "select fence from pgonce.claim('s', 'k', $1, interval '1 hour')";
+        const { rows } = await admin.query<{ fence: string }>(claim, [held.intent.fingerprint]);
+        await db.run("select pgonce.succeed('s', 'k', $1, $2, '\"new\"')", [held.intent.fingerprint, rows[0]?.fence]);
+        return "old";
+      };
+      const done = await pgonce.lease(connect, "s", "k", REQUEST, work, { retry: { maxTries: 1 } });
+      assert.deepEqual([done.answer, done.replayed], ["new", true]);
+    }));
+
   it("a conflict of another command that leased work asked for is not its own", () =>
     withSource(async ({ connect }) => {
       const write = (amount: number) => (): Promise<unknown> => pgonce.once(connect, "ledger", "k", { amount }, () => null);

@@ -508,6 +508,28 @@ def test_work_that_was_done_is_not_said_to_be_in_conflict_with_who_got_the_key_a
         run(work)
 
 
+def test_work_that_used_up_the_time_for_retries_still_ends_with_what_is_stored(
+    db: Database, source: Source, run: Any
+) -> None:
+    def work(held: Any) -> str:
+        claim = "select fence from pgonce.claim('s', 'k', %s, interval '1 hour')"
+        succeed = "select pgonce.succeed('s', 'k', %s, %s, '\"new\"')"
+        print_ = held.intent.fingerprint
+        db.admin.execute(LOSE)
+        row = db.admin.execute(claim, [print_]).fetchone()
+        assert row is not None
+        db.admin.execute(succeed, [print_, row[0]])
+        return "old"
+
+    once_only = pgonce.Policy(max_tries=1)
+    done = run(work, retry=once_only)
+    assert (done.answer, done.replayed) == ("new", True)
+    db.admin.execute(LOSE)
+    with lease(source.connect, "s", "k", REQUEST, retry=once_only) as held:
+        held.succeed(work(held))
+    assert (held.answer, held.replayed) == ("new", True)
+
+
 def test_a_conflict_of_another_command_that_leased_work_asked_for_is_not_its_own(
     db: Database, source: Source, run: Any
 ) -> None:

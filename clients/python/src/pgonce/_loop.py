@@ -43,6 +43,8 @@ class Loop:
         """How long its leases are, once that is known."""
         self.sent = time.monotonic()
         """When the last claim was sent."""
+        self.stored: Done | None = None
+        """What was found where there is no time for another claim."""
 
     def attempt(self) -> Steps[tuple[Session, Claimed] | Done]:
         """The right to do the work, in an open transaction; or how the intent ended before."""
@@ -65,7 +67,7 @@ class Loop:
         def ask(driver: Driver) -> Steps[list[tuple[Any, ...]]]:
             return in_own_transaction(driver, self.options, sql.CLAIM, params)
 
-        while True:
+        while self.stored is None:
             try:
                 self.sent = time.monotonic()
                 rows = yield from self._in_time(ask, Uncertain)
@@ -77,6 +79,7 @@ class Loop:
                 yield from self.wait(claimed.retry_after)
             except Error as error:
                 yield from self.again(error)
+        return self.stored
 
     def _in_time(self, ask: Callable[[Driver], Steps[T]], late: type[Error]) -> Steps[T]:
         """After the work ran these calls learn its end: a connection that falls silent must not keep that back."""
@@ -103,11 +106,25 @@ class Loop:
         lost = isinstance(error, (Disconnected, Uncertain)) and not self.driver.reconnects
         delay = self.schedule.next_delay(error) if worth and not lost else None
         if delay is None:
+            # The tries to record leased work may have used up the time; what is stored counts all the same.
+            if worth and self.ran:
+                self.stored = yield from self._look()
+                if self.stored is not None:
+                    return
             last = self.final(error)
             if last is error:
                 raise error
             raise last from error
         yield lambda: self.driver.sleep(delay)
+
+    def _look(self) -> Steps[Done | None]:
+        """The stored answer, where there is one."""
+        params = {**self.intent.names, "fingerprint": self.intent.fingerprint}
+        try:
+            rows = yield from self._in_time(lambda driver: look_up(driver, self.options, sql.LOOK, params), Disconnected)
+        except Error:
+            return None
+        return Claimed.read(rows[0]).done() if rows[0][0] == "replay" else None
 
     def final(self, error: Error) -> Error:
         """What to end with: that the last try did nothing says nothing about the one before.
