@@ -14,7 +14,7 @@ import { promisify } from "node:util";
 import express from "express";
 import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
 import pg from "pg";
-import { DatabaseError, Invalid } from "pgonce";
+import { Conflict, DatabaseError, Invalid } from "pgonce";
 import { attemptOf, idempotentExpress, idempotentFastify, storedKey, type Policy } from "pgonce/http";
 import { poolOf, withDatabase } from "./apis.js";
 import { FRAMEWORKS, listening, quiet, withClient, type Client, type Reply } from "./frameworks.js";
@@ -93,6 +93,14 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
         assert.deepEqual([status, problem.reason, headers.get("idempotent-replayed")], [422, "card_declined", replayed]);
       }
       assert.equal(service.calls, 1);
+    });
+
+    test("a conflict that the handler met has its own code", async ({ service, post }) => {
+      service.own = () => {
+        throw new Conflict("the message was another one", { code: "P4050" });
+      };
+      const { status, problem } = await post("/orders");
+      assert.deepEqual([status, problem.code, problem.title], [422, "P4050", "Unprocessable Entity"]);
     });
 
     test("a serialization failure runs the handler again; a lost commit reply is answered with what happened", async ({ db, service, post }) => {

@@ -309,6 +309,15 @@ def test_a_permanent_failure_of_the_handler_is_the_same_every_time(client: Clien
     assert client.service.calls == 1 and client.db.effects() == 0
 
 
+def test_a_conflict_that_the_handler_met_has_its_own_code(client: Client) -> None:
+    def met(path: str, attempt: Any, body: bytes) -> Response:
+        raise pgonce.Conflict("the message was another one", code="P4050")
+
+    client.service.respond = met  # type: ignore[method-assign]
+    problem = problem_of(client.post("/orders"))
+    assert (problem["status"], problem["code"], problem["title"]) == (422, "P4050", "Unprocessable Entity")
+
+
 def test_a_handler_overrules_the_policy_for_one_response(client: Client) -> None:
     assert client.post("/forget").body == b"forgotten"
     assert client.db.value("select count(*) from pgonce.intent") == 0

@@ -48,7 +48,8 @@ export function secondsOf(ms: number): string {
 /** What a client gets for an error of pgonce. */
 export function fromError(policy: FullPolicy, error: PgonceError): HttpResponse {
   const said = error.hint ? `${error.reason}. ${error.hint}` : error.reason;
-  if (error instanceof Conflict) return problem(policy, 422, "P4002", said);
+  // Another code than P4002 is of something that the handler wrote, such as a message: not of the request's key.
+  if (error instanceof Conflict) return problem(policy, 422, error.code, said);
   if (error instanceof Gone) return problem(policy, 410, "P4031", said);
   if (error.code === "P4044") return problem(policy, 429, "P4044", said);
   if (error.code === "P4110") {

@@ -43,6 +43,7 @@ _TITLES = {
     "P4029": "Under way",
     "P4030": "Refused",
     "P4031": "Gone",
+    "P4050": "Unprocessable Entity",
     "P4110": "Wrong region",
     "22023": "Key unusable",
     "08006": "Database unavailable",
@@ -433,7 +434,8 @@ def from_error(policy: Policy, error: Error) -> Response:
     """What a client gets for an error of pgonce."""
     said = f"{error.message}. {error.hint}" if error.hint else error.message
     if isinstance(error, Conflict):
-        return problem(policy, 422, "P4002", said)
+        # Another code is of something that the handler wrote, such as a message: not of the request's key.
+        return problem(policy, 422, error.code, said)
     if isinstance(error, Gone):
         return problem(policy, 410, "P4031", said)
     if error.code == "P4044":
