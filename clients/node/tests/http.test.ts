@@ -536,6 +536,22 @@ describe("HTTP", () => {
       }));
   }
 
+  it("a body that a parser left unread counts, over Express", () =>
+    withServer(
+      (pool) => {
+        const handler = idempotentExpress(pool, POLICY, (req: express.Request, res: express.Response) => void res.send(String(req.body)));
+        const leaves = (req: express.Request, _res: express.Response, next: () => void): void => {
+          req.body = {};
+          next();
+        };
+        return listening(createServer(express().use(leaves).use(handler)));
+      },
+      async (post) => {
+        for (let turn = 0; turn < 2; turn++) assert.match(await post("/", "k", "one"), /^200 .* one$/);
+        assert.match(await post("/", "k", "two"), /^422 /);
+      },
+    ));
+
   it("a policy is checked, and a member that is undefined is one that is left out", () => {
     type Policies = typeof import("../dist/http/policy.js");
     // eslint-disable-next-line @typescript-eslint/no-require-imports

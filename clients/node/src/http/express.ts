@@ -111,7 +111,8 @@ function jsonOf(body: unknown): string {
 
 /** The body's bytes; undefined where there are too many. */
 async function readBody(req: ExpressRequest, max: number): Promise<Buffer | undefined> {
-  if (req.rawBody !== undefined || req.body !== undefined || req.readableEnded) {
+  // Not where `req.body` is set: body-parser 1 does that, too, to what it leaves unread.
+  if (req.rawBody !== undefined || req._body === true || req.readableEnded) {
     const parsed = parsedBody(req.rawBody, req.body);
     return parsed.length > max ? undefined : parsed;
   }
@@ -129,7 +130,8 @@ async function readBody(req: ExpressRequest, max: number): Promise<Buffer | unde
   });
   if (bytes === undefined) return undefined;
   req.rawBody = bytes;
-  req.body = bytes;
+  if (bytes.length > 0) req.body = bytes;
+  req.body ??= bytes;
   if (/^application\/(?:[^;]*\+)?json\b/i.test(req.headers["content-type"] ?? "")) {
     try {
       req.body = JSON.parse(bytes.toString("utf8")) as unknown;
