@@ -31,7 +31,6 @@ import {
 import { Loop, type LeasedClaim } from "./loop.js";
 import {
   begin,
-  contractOf,
   discard,
   doneNow,
   inOwnTransaction,
@@ -91,6 +90,7 @@ export class Lease<C = unknown> extends Claimed {
   /** @internal */ failing = false;
   /** Only this call knows that its work ran before: after this claim, the next one would not say so. */
   private readonly doubtful: boolean;
+  private readonly leaseMs: number;
   private readonly lost = new AbortController();
   private renewedAt: number;
   private timer: ReturnType<typeof setTimeout> | undefined;
@@ -105,13 +105,13 @@ export class Lease<C = unknown> extends Claimed {
     private readonly driver: Driver,
     intent: Intent,
     options: Options,
-    private readonly leaseMs: number,
     found: LeasedClaim,
     ran = false,
   ) {
     // The record of a try of this very call may be gone, after a failover or by an operator's act.
     super(intent, options, ran ? { ...found.claimed, outcome: "takeover" } : found.claimed);
     this.doubtful = ran && found.claimed.outcome !== "takeover";
+    this.leaseMs = found.leaseMs;
     // Measured before the claim was sent, so that it never ends later than the database thinks.
     this.renewedAt = found.sent;
   }
@@ -383,11 +383,10 @@ export async function runLeased(
     });
   }
   const loop = new Loop(driver, intent, options);
-  const leaseMs = asked ?? (await contractOf(driver, intent, options)).leaseMs;
   for (let ran = false; ; ran = true) {
-    const found = await loop.lease(leaseMs);
+    const found = await loop.lease(asked);
     if (!("claimed" in found)) return found;
-    const held = new Lease(driver, intent, options, leaseMs, found, ran);
+    const held = new Lease(driver, intent, options, found, ran);
     try {
       return await runHeld(held, work, renew);
     } catch (error) {

@@ -24,9 +24,10 @@ const MAX_PAUSE_MS = 500;
 const MAX_WAITERS = 4;
 let waiters = 0;
 
-/** A claim that was committed, and when it was sent. */
+/** A claim that was committed, for how long, and when it was sent. */
 export interface LeasedClaim {
   readonly claimed: Held;
+  readonly leaseMs: number;
   readonly sent: number;
 }
 
@@ -34,7 +35,7 @@ export class Loop {
   uncertain: Uncertain | undefined;
   /** The outside world may have seen leased work of this call. */
   private ran = false;
-  private leaseMs = 0;
+  private leaseMs: number | undefined;
   /** What was found where there is no time for another claim. */
   private stored: Done | undefined;
   private readonly schedule: Schedule;
@@ -57,22 +58,24 @@ export class Loop {
     });
   }
 
-  /** A committed claim; or how the intent ended before. */
-  async lease(leaseMs: number): Promise<LeasedClaim | Done> {
-    this.leaseMs = leaseMs;
+  /** A committed claim, as long as asked or as the scope's contract says; or how the intent ended before. */
+  async lease(asked: number | undefined): Promise<LeasedClaim | Done> {
     return this.until<LeasedClaim | Done>(async () => {
       if (this.stored !== undefined) return this.stored;
+      // The same for every claim of a call: its contract is asked for before any work ran.
+      const leaseMs = (this.leaseMs ??= asked ?? (await contractOf(this.driver, this.intent, this.options)).leaseMs);
       const sent = performance.now();
       const params = claimParams(this.intent, this.options, leaseMs);
       const ask = (driver: Driver): Promise<Row[]> => inOwnTransaction(driver, this.options, sql.CLAIM, params);
       const claimed = readClaimed((await this.inTime(Uncertain, ask))[0]);
-      return holds(claimed) ? { claimed, sent } : this.notHeld(claimed);
+      return holds(claimed) ? { claimed, leaseMs, sent } : this.notHeld(claimed);
     });
   }
 
   /** After the work ran these calls learn its end: a connection that falls silent must not keep that back. */
   private async inTime<T>(late: typeof Uncertain | typeof Disconnected, call: (driver: Driver) => Promise<T>): Promise<T> {
-    return this.ran ? callInTime(this.driver, maxSilenceMs(this.leaseMs), late, call) : call(this.driver);
+    const { driver, leaseMs } = this;
+    return this.ran && leaseMs !== undefined ? callInTime(driver, maxSilenceMs(leaseMs), late, call) : call(driver);
   }
 
   private async until<T>(ask: () => Promise<T | undefined>): Promise<T> {

@@ -24,6 +24,15 @@ const WAIT = "select pgonce.define_scope('s', interval '1 day', p_busy => 'wait'
 // What hangs without a limit of its own.
 const HANGS_MS = 30_000;
 
+for (const library of LIBRARIES) {
+  it(`a lease without a length asks again for its contract, over ${library}`, () =>
+    withApi(library, async ({ source }, db) => {
+      db.proxy.faults.push({ at: "select busy", action: "request" });
+      assert.equal((await pgonce.lease(source, "s", "k", REQUEST, () => 1)).answer, 1);
+      assert.equal(db.proxy.struck, 1);
+    }));
+}
+
 for (const library of ["pg", "postgres"] as const) {
   /** One idle connection of the caller's own. */
   const withConnection = (test: (conn: unknown, api: Api, db: Database) => Promise<void>): Promise<void> =>

@@ -43,6 +43,19 @@ CONNECTIONS = (
 )
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lease_without_a_length_asks_again_for_its_contract(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        async def work(held: Any) -> int:
+            return 1
+
+        db.proxy.faults.append(Fault("select busy", "request"))
+        assert (await api.work("lease", api.source, "s", "k", REQUEST, do=work)).answer == 1
+
+    with_api(kind, db.cut_dsn, test)
+    assert len(db.proxy.struck) == 1
+
+
 @asynccontextmanager
 async def connected(kind: str, dsn: str) -> AsyncIterator[Any]:
     bare = dsn.partition("?")[0]

@@ -17,7 +17,6 @@ from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_tex
 from ._loop import Loop
 from ._protocol import (
     begin,
-    contract_of,
     discard,
     done_now,
     in_own_transaction,
@@ -418,10 +417,6 @@ def enter(loop: Loop, length: float | None) -> Steps[tuple[float, Claimed | Done
             "a lease needs a pool, an engine or a function that connects",
             hint="It is renewed while you work, and that needs a connection of its own.",
         )
-    # The same for every claim of a call: its contract is asked for before any work ran.
-    length = loop.length if length is None else length
-    if length is None:
-        length = (yield from contract_of(loop.driver, loop.intent, loop.options)).lease
     found = yield from loop.lease(length)
     # Measured before the claim was sent, so that it never ends later than the database thinks.
-    return length, found, loop.sent
+    return loop.length or 0.0, found, loop.sent

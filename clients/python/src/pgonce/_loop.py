@@ -59,16 +59,19 @@ class Loop:
             except Error as error:
                 yield from self.again(error)
 
-    def lease(self, length: float) -> Steps[Claimed | Done]:
-        """A committed claim; or how the intent ended before."""
-        self.length = length
-        params = claim_params(self.intent, self.options, length)
+    def lease(self, length: float | None) -> Steps[Claimed | Done]:
+        """A committed claim, as long as asked or as the scope's contract says; or how the intent ended before."""
+        # The same for every claim of a call: its contract is asked for before any work ran.
+        self.length = self.length if length is None else length
 
         def ask(driver: Driver) -> Steps[list[tuple[Any, ...]]]:
+            params = claim_params(self.intent, self.options, self.length)
             return in_own_transaction(driver, self.options, sql.CLAIM, params)
 
         while self.stored is None:
             try:
+                if self.length is None:
+                    self.length = (yield from contract_of(self.driver, self.intent, self.options)).lease
                 self.sent = time.monotonic()
                 rows = yield from self._in_time(ask, Uncertain)
                 claimed = Claimed.read(rows[0])
