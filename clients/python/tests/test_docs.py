@@ -52,7 +52,8 @@ def test_the_loops_of_the_page_run_in_psql_and_in_python(db: Database, monkeypat
     monkeypatch.setenv("DATABASE_URL", db.dsn)
     exec(compile(blocks("docs/src/how-to/loops.md"), "loops.md", "exec"), {"__name__": "page"})
     assert db.value(balances) == "ada 105,bob 207"
-    assert db.value("select status::text from pgonce.inbox_message where message_id = 'py-2'") == "failed_retryable"
+    failed = "select string_agg(message_id || ' ' || status || ' ' || failure_code, ',' order by seq) from pgonce.inbox_message"
+    assert db.value(f"{failed} where failure_code is not null") == "py-0 failed_retryable JSONDecodeError,py-2 failed_retryable 23502"
 
 
 def test_commands_of_one_statement_run_as_the_page_says(db: Database) -> None:
