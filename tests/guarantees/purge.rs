@@ -198,7 +198,23 @@ async fn a_purge_stands_whatever_was_counted<D: TestDriver>(world: World<D>) {
     assert_eq!(world.owner.purge(10).await.unwrap(), 0);
 }
 
+/// Strict mode puts the contract of all other scopes aside; what it promised for after the retention holds on.
+async fn in_strict_mode_a_purge_keeps_what_was_promised<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run("select pgonce.define_scope('*', '7 days', p_after_expiry => 'gone')")
+        .await;
+    let request = intent("finished");
+    let _ = world.run(&request).await.unwrap();
+    see.run("select pgonce._move_clock(interval '30 days'); select pgonce.set_strict(true)")
+        .await;
+    assert_eq!(world.owner.purge(10).await.unwrap(), 1);
+    see.run("select pgonce.set_strict(false)").await;
+    assert_eq!(world.run(&request).await.unwrap_err().code(), "P4031");
+    assert_eq!(see.effects(&request).await, 1);
+}
+
 for_each_driver!(
+    in_strict_mode_a_purge_keeps_what_was_promised,
     a_purge_stands_whatever_was_counted,
     a_purge_whose_place_was_removed_finds_it_again,
     a_purge_never_touches_what_is_unfinished_or_in_its_retention,

@@ -7,6 +7,7 @@
 --          providers that were decided, or never sent, go after their intents; they are not counted. A row of pgonce.sample for the
 --          minute: where that fails it is a warning, and what was removed stays removed
 -- raises   22023 p_limit is not positive
+-- note     what the contract of all other scopes promises holds in strict mode too, which puts it aside as '*off'
 -- note     an index on expires_at would cost every command some WAL. Purge walks the table in short stretches
 --          instead and remembers where it stopped, so that each call goes on from there and none walks it
 --          more than once
@@ -47,7 +48,7 @@ begin
               from pgonce.intent i
               left join lateral (
                    select s.after_expiry, s.tombstone_for from pgonce.scope s
-                    where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
+                    where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'), ('', '*off'))
                     order by s.scope = i.scope desc, s.tenant = i.tenant desc
                     limit 1) c on true
              where i.ctid >= format('(%s,0)', v_from)::tid

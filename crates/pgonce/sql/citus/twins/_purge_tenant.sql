@@ -22,7 +22,7 @@ begin
                 select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = v_row.scope;
             end if;
             if not found then
-                select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = '*';
+                select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope in ('*', '*off');
             end if;
         end if;
         if v_row.kept and v_contract.after_expiry = 'gone' then
