@@ -59,6 +59,7 @@ mod tidy;
 mod transient;
 mod transitions;
 mod unique;
+mod unstorable;
 mod waiting;
 mod words;
 mod zombies;

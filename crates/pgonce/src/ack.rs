@@ -74,7 +74,35 @@ impl Ack {
     }
 
     /// What is recorded of it under this fence.
+    pub(crate) fn of<A: IntoAck>(ack: A, fence: i64) -> Result<Self> {
+        match ack.into_ack() {
+            Ok(ack) => ack.kept(fence),
+            Err(error) if fence % 2 == 1 => Err(error),
+            Err(error) => {
+                tracing::warn!(%error, "a success is recorded without its answer");
+                Ok(Self::status())
+            }
+        }
+    }
+
+    /// Leaves out of leased work's success what the database refused with this code. False: there is nothing to leave out.
+    pub(crate) fn leave_out(&mut self, code: &str) -> bool {
+        let answer = self.value.take().is_some();
+        // Of a large answer the reference is what remains.
+        let reference = is_unknown_character(code) && self.reference.take().is_some();
+        if answer || reference {
+            tracing::warn!(
+                code,
+                "a success is recorded without what the database refuses"
+            );
+        }
+        answer || reference
+    }
+
+    /// The same, of one that is made.
     pub(crate) fn kept(mut self, fence: i64) -> Result<Self> {
+        // No time is none. An atomic attempt is refused with it.
+        self.keep = (self.keep).filter(|time| fence % 2 == 1 || time.as_micros() > 0);
         let complaint = match &self.reference {
             Some((kind, id)) if kind.contains('\0') || id.contains('\0') => {
                 "the reference holds the character U+0000, which PostgreSQL cannot store"
@@ -128,6 +156,11 @@ impl Failure {
         self.answer = Some(storable(answer)?);
         Ok(self)
     }
+}
+
+/// Whether a value has a character that the encoding of the database lacks.
+pub(crate) fn is_unknown_character(code: &str) -> bool {
+    matches!(code, "22P05" | "22021")
 }
 
 /// Maximum length of a reference's id, in bytes: an index has it.

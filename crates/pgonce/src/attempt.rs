@@ -1,10 +1,11 @@
 //! An attempt that lives in one transaction: claim, effect and acknowledgement commit together.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use crate::ack::{Done, IntoAck};
+use crate::ack::{Ack, Done, IntoAck};
 use crate::call::{
     BEGIN, COMMIT, Schema, call_on, commit_with, in_transaction_on, release_unless_lost, roll_back,
     uncertain_if_lost,
@@ -15,7 +16,7 @@ use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::record::{
-    ANSWER_TOO_LARGE, FAIL, INSERT_KEPT, INSERT_SUCCESS, SUCCEED, Success, failure_args,
+    FAIL, INSERT_KEPT, INSERT_SUCCESS, SUCCEED, Success, failure_args, leave_out, refuses_values,
 };
 use crate::seal::{self, AnswerKeys};
 use crate::trace::{database_span, step};
@@ -36,6 +37,8 @@ pub struct Attempt<D: Driver> {
     pub(crate) kind: ClaimKind,
     pub(crate) fence: i64,
     pub(crate) attempts: u32,
+    /// The code that an earlier try to record this leased work was refused with for its answer.
+    pub(crate) refused: Option<String>,
 }
 
 impl<D: Driver> Attempt<D> {
@@ -47,7 +50,7 @@ impl<D: Driver> Attempt<D> {
     /// [`Error::Uncertain`](crate::Error::Uncertain) means that the reply was lost: claim again.
     /// [`Once::run`](crate::Once::run) does both for you.
     pub async fn succeed<A: IntoAck>(self, ack: A) -> Result<Done<A::Answer>> {
-        let ack = ack.into_ack()?;
+        let mut ack = Ack::of(ack, self.fence)?;
         let Self {
             tx,
             retentions,
@@ -56,9 +59,18 @@ impl<D: Driver> Attempt<D> {
             owner,
             fence,
             attempts,
+            refused,
             ..
         } = self;
-        let ack = ack.kept(fence)?;
+        if let Some(code) = &refused {
+            ack.leave_out(code);
+        }
+        // Of a lease: what is done is recorded.
+        if fence % 2 == 0
+            && let Err(error) = seal::stored(keys.as_deref(), &intent, ack.value.as_ref())
+        {
+            ack.leave_out(error.code());
+        }
         let success = Success::new(&intent, &ack, owner.as_deref(), keys.as_deref())?;
         fault_point!("succeed.before_settle");
         // From here the session does not go back to its lender: one whose commit was cancelled must
@@ -94,7 +106,7 @@ impl<D: Driver> Attempt<D> {
         session.rollback().await?;
         let answer = seal::stored(self.keys.as_deref(), &self.intent, failure.answer())?;
         let held = (&self.intent, self.fence, self.owner.as_deref());
-        record_failure(session, &schema, held, &failure, answer.as_deref()).await
+        record_failure(session, &schema, held, &failure, answer).await
     }
 
     /// Rolls back; nothing is left and nothing is recorded.
@@ -152,18 +164,19 @@ pub(crate) async fn record_failure<S: Session>(
     schema: &Schema,
     (intent, fence, owner): (&Intent, i64, Option<&str>),
     failure: &Failure,
-    mut answer: Option<&str>,
+    mut answer: Option<String>,
 ) -> Result<()> {
+    let mut failure = Cow::Borrowed(failure);
     fault_point!("fail.before_record");
     let recorded = loop {
-        let args = failure_args(intent, fence, owner, failure, answer);
+        let args = failure_args(intent, fence, owner, &failure, answer.as_deref());
         let failing = call_on(&mut session, schema, &FAIL, &args);
         match step(database_span!("pgonce.fail"), failing, |_| "recorded").await {
-            // That it failed is recorded whatever the contract allows an answer to be.
-            Err(error) if error.code() == ANSWER_TOO_LARGE && answer.is_some() => answer = None,
+            // That it failed is recorded whatever the contract and the database's encoding allow an answer to be.
+            Err(error) if refuses_values(&error) && leave_out(&mut answer, &mut failure) => {}
             // The default isolation of the role or database is stricter than this needs, and would turn it away again.
             Err(error) if error.code() == "40001" => {
-                let args = failure_args(intent, fence, owner, failure, answer);
+                let args = failure_args(intent, fence, owner, &failure, answer.as_deref());
                 in_transaction_on(session, schema, (BEGIN, &COMMIT, None), &FAIL, args).await?;
                 fault_point!("fail.recorded");
                 return Ok(());

@@ -74,6 +74,13 @@ impl Failure {
         self
     }
 
+    /// In the characters that every encoding of a database has, and kept as its scope says: this is recorded wherever a failure can be.
+    pub(crate) fn write_plainly(&mut self) {
+        self.code = in_ascii(&self.code);
+        self.message = in_ascii(&self.message);
+        self.keep = None;
+    }
+
     /// Marks a failure that an earlier attempt stored.
     pub(crate) fn mark_replayed(mut self) -> Self {
         self.replayed = true;

@@ -1,11 +1,12 @@
 //! A claim that outlives a transaction, for work that must call the outside world.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use crate::ack::{Ack, Done, IntoAck};
+use crate::ack::{Ack, Done, IntoAck, is_unknown_character};
 use crate::attempt::{Attempt, not_ended};
 use crate::call::{Args, Sql, call_on, roll_back};
 use crate::claim::ClaimKind;
@@ -14,7 +15,9 @@ use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::once::Once;
-use crate::record::{ANSWER_TOO_LARGE, FAIL, SUCCEED_LEASE, Success, failure_args};
+use crate::record::{
+    ANSWER_TOO_LARGE, FAIL, SUCCEED_LEASE, Success, failure_args, leave_out, refuses_values,
+};
 use crate::seal;
 use crate::term::{Held, Term, Tries};
 use crate::trace::{database_span, step};
@@ -156,7 +159,8 @@ impl<D: Driver> Lease<D> {
     /// Does writes of your own under the fence, and commits them with the acknowledgement. What is
     /// done outside must be recorded: `work` is called again, each time in a new transaction, after
     /// every error that may pass, for as long as the lease holds or the retry policy allows
-    /// ([`Policy::within`](crate::retry::Policy::within)). The lease is renewed between these tries.
+    /// ([`Policy::within`](crate::retry::Policy::within)). The lease is renewed between these tries. An answer that cannot be kept is
+    /// left out, as by [`Lease::succeed`].
     ///
     /// ```no_run
     /// # async fn charge(key: &str) -> Result<String, pgonce::Failure> { Ok(key.to_owned()) }
@@ -189,10 +193,12 @@ impl<D: Driver> Lease<D> {
         W: Future<Output = Result<Done<T>>>,
     {
         let mut tries = self.tries();
+        let mut refused: Option<String> = None;
         loop {
             let beginning = pin!(self.begin());
             let tried = match self.held().in_time(Error::Disconnected, beginning).await {
                 Ok(mut attempt) => {
+                    attempt.refused.clone_from(&refused);
                     let lender = attempt.tx.loan().lend_out();
                     let ended = work(attempt).await;
                     match lender.take() {
@@ -208,6 +214,9 @@ impl<D: Driver> Lease<D> {
             };
             match tried {
                 Ok(done) => return Ok(done),
+                Err(error) if refused.is_none() && refuses_answers(error.code()) => {
+                    refused = Some(error.code().to_owned());
+                }
                 Err(error) => tries.after(error).await?,
             }
         }
@@ -215,14 +224,15 @@ impl<D: Driver> Lease<D> {
 
     /// Records the acknowledgement. `ack` is an [`Ack`], or a reference to the answer.
     ///
-    /// What is done must be recorded: it is tried again after every error that may pass, for as long
-    /// as in [`Lease::transact`]. After [`Error::Uncertain`] claim again, and the stored answer comes back.
+    /// What is done must be recorded: an answer that cannot be kept (too large, unreadable) is left out, with a warning, and it
+    /// is tried again after every error that may pass, for as long as in [`Lease::transact`]. After [`Error::Uncertain`] claim again, and the stored answer comes back.
     pub async fn succeed<A: IntoAck>(self, ack: A) -> Result<Done<A::Answer>> {
-        let ack = ack.into_ack()?;
+        let mut ack = Ack::of(ack, self.fence)?;
         let mut tries = self.tries();
         loop {
             match self.record(&ack).await {
                 Ok(done) => return Ok(done.typed()),
+                Err(error) if refuses_values(&error) && ack.leave_out(error.code()) => {}
                 Err(error) => tries.after(error).await?,
             }
         }
@@ -338,20 +348,21 @@ pub(crate) async fn record_failure<D: Driver>(
     if term.is_in_doubt && failure.is_retryable() {
         return Ok(());
     }
-    let mut answer = seal::stored(once.keys(), intent, failure.answer())?;
+    // That it failed is recorded whatever can be kept of how.
+    let mut answer = seal::stored(once.keys(), intent, failure.answer()).unwrap_or_default();
+    let mut failure = Cow::Borrowed(failure);
     let mut tries = Tries::new(held(once, intent, fence, term));
     loop {
         fault_point!("fail.before_record");
         let recorded = {
-            let args = failure_args(intent, fence, once.owner(), failure, answer.as_deref());
+            let args = failure_args(intent, fence, once.owner(), &failure, answer.as_deref());
             let failing = pin!(once.caller().write(&FAIL, args));
             let failing = tries.held.in_time(Error::Uncertain, failing);
             step(database_span!("pgonce.fail"), failing, |_| "recorded").await
         };
         match recorded {
             Ok(_) => break,
-            // That it failed is recorded whatever the contract and the database's encoding allow an answer to be.
-            Err(error) if refuses_values(&error) && answer.is_some() => answer = None,
+            Err(error) if refuses_values(&error) && leave_out(&mut answer, &mut failure) => {}
             Err(error) => tries.after(error).await?,
         }
     }
@@ -359,10 +370,9 @@ pub(crate) async fn record_failure<D: Driver>(
     Ok(())
 }
 
-/// Whether the database refuses what is to be recorded for its values: too large, or with characters that its encoding
-/// does not have.
-fn refuses_values(error: &Error) -> bool {
-    error.code() == ANSWER_TOO_LARGE || error.code().starts_with("22")
+/// Whether an answer may be what a transaction was refused for with this code.
+fn refuses_answers(code: &str) -> bool {
+    code == ANSWER_TOO_LARGE || is_unknown_character(code)
 }
 
 impl<D: Driver> fmt::Debug for Lease<D> {

@@ -441,6 +441,7 @@ impl<D: Driver> Once<D> {
             kind,
             fence,
             attempts,
+            refused: None,
         }
     }
 

@@ -1,8 +1,10 @@
 //! Recording how an intent ended: the statements, and their arguments in order.
 
+use std::borrow::Cow;
+
 use crate::ack::Ack;
 use crate::call::{Args, Sql};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::intent::Intent;
 use crate::seal::{self, AnswerKeys};
@@ -33,6 +35,12 @@ pub(crate) static SUCCEED_LEASE: Sql = Sql::kept(
 );
 /// The answer is larger than the contract allows.
 pub(crate) const ANSWER_TOO_LARGE: &str = "P4040";
+
+/// Whether the database refuses what is to be recorded for its values: too large, or with characters that its encoding
+/// does not have.
+pub(crate) fn refuses_values(error: &Error) -> bool {
+    error.code() == ANSWER_TOO_LARGE || error.code().starts_with("22")
+}
 
 /// A failure, under its fence.
 pub(crate) static FAIL: Sql = Sql::kept(
@@ -115,6 +123,19 @@ pub(crate) fn failure_args<'a>(
         .text(intent.correlation_id())
         .text(owner)
         .interval(failure.keep)
+}
+
+/// Leaves out of a failure what the database refuses: its answer, then what it is called by characters of other encodings. False:
+/// there is nothing to leave out.
+pub(crate) fn leave_out(answer: &mut Option<String>, failure: &mut Cow<'_, Failure>) -> bool {
+    if answer.take().is_some() {
+        return true;
+    }
+    let is_whole = matches!(failure, Cow::Borrowed(_));
+    if is_whole {
+        failure.to_mut().write_plainly();
+    }
+    is_whole
 }
 
 /// Scope, key and fingerprint.

@@ -303,8 +303,7 @@ where
             };
             let held = (intent, fence, once.owner());
             let schema = &once.caller().schema;
-            let recorded =
-                attempt::record_failure(session, schema, held, failure, answer.as_deref()).await;
+            let recorded = attempt::record_failure(session, schema, held, failure, answer).await;
             // Not recorded: another attempt has settled it, and its answer is the one that counts.
             return Err(Ended::Retry(recorded.err().unwrap_or(error)));
         }
