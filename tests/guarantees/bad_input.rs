@@ -219,7 +219,81 @@ async fn in_strict_mode_an_undefined_scope_is_refused_before_the_work<D: TestDri
     );
 }
 
+/// Strict mode refuses what begins, and ends what was begun under the contract of all other scopes.
+async fn in_strict_mode_work_that_was_begun_is_recorded<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    let contract = "select pgonce.define_scope('*', '1 day', p_max_answer => 20, p_stale => 'refuse'); \
+        select pgonce.define_scope('orders.create', '1 day')";
+    see.run(contract).await;
+    let lease = async |key: &str| match world
+        .once
+        .lease(&intent(key), Duration::from_secs(60))
+        .await
+    {
+        Ok(pgonce::Claim::Run(lease)) => lease,
+        other => panic!("{key}: {other:?}"),
+    };
+    let (mut done, failed, written) = (
+        lease("done").await,
+        lease("failed").await,
+        lease("written").await,
+    );
+    let (settled, released) = (lease("settled").await, lease("released").await);
+    let retried = lease("retried").await;
+    // Both ways to be left without a contract.
+    see.run("select pgonce.set_strict(true); select pgonce.drop_scope('orders.create')")
+        .await;
+    let next = world
+        .once
+        .lease(&intent("new"), Duration::from_secs(1))
+        .await;
+    assert_eq!(next.map(drop).unwrap_err().code(), "P4000");
+    done.heartbeat().await.unwrap();
+    let _ = done.succeed("done").await.unwrap();
+    failed
+        .fail(pgonce::Failure::permanent("no", "not this one"))
+        .await
+        .unwrap();
+    let _ = written
+        .transact(|mut tx| async move {
+            pgonce_tests::effect(&mut tx).await?;
+            tx.succeed("written").await
+        })
+        .await
+        .unwrap();
+    released.release().await.unwrap();
+    for act in ["settle", "fail"] {
+        let key = if act == "fail" { "retried" } else { "settled" };
+        let sql = format!(
+            "select pgonce.intervene('{act}', 'orders.create', '{key}', 'ticket 7', p_force => true, \
+            p_code => case '{act}' when 'fail' then 'no' end)"
+        );
+        see.run(&sql).await;
+    }
+    for (key, status) in [
+        ("done", "succeeded"),
+        ("failed", "failed_final"),
+        ("written", "succeeded"),
+        ("settled", "succeeded"),
+        ("retried", "failed_final"),
+        ("released", "failed_retryable"),
+    ] {
+        assert_eq!(see.record(&intent(key), "status").await, status, "{key}");
+    }
+    drop((settled, retried));
+    // Another end than under the contract that was put aside would be a surprise.
+    let classified = "select classification from pgonce.stuck where key = 'dead'";
+    see.run("select pgonce.set_strict(false)").await;
+    drop(lease("dead").await);
+    see.run("select pgonce._move_clock(interval '1 hour'); select pgonce.set_strict(true)")
+        .await;
+    assert_eq!(see.text(classified).await, "abandoned");
+    let recovered = world.owner.recovery().run_once().await.unwrap();
+    assert_eq!(recovered.abandoned, 1);
+}
+
 for_each_driver!(
+    in_strict_mode_work_that_was_begun_is_recorded,
     a_lease_of_no_or_endless_length_is_an_error_and_leaves_nothing,
     in_strict_mode_an_undefined_scope_is_refused_before_the_work,
 );

@@ -29,7 +29,7 @@ begin
     update pgonce.external_call c
        set status = p_outcome, decided_at = v_now, decided_by = p_by, next_look_at = null,
            -- As long as the provider knows its key the next life must not use that, either.
-           expires_at = greatest(v_now + (pgonce._contract(c.tenant, c.scope)).retention,
+           expires_at = greatest(v_now + (pgonce._contract_of(c.tenant, c.scope, true)).retention,
                c.sent_at + (pgonce._external_rules(c.provider)).keys_for),
            reference = coalesce(p_reference, c.reference), response = coalesce(p_response, c.response),
            disputed = case when c.reference <> p_reference collate "C"

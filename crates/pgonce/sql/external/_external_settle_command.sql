@@ -12,7 +12,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp
 as $$
 declare
     v_row      pgonce.intent;
-    v_contract pgonce.scope := pgonce._contract((p_call).tenant, (p_call).scope);
+    v_contract pgonce.scope := pgonce._contract_of((p_call).tenant, (p_call).scope, true);
     v_now      timestamptz := pgonce.now();
 begin
     select i.* into v_row from pgonce.intent i

@@ -20,7 +20,7 @@ begin
              when old.failure_code is null then 'vanished'
              else 'unknown' end,
         old.failure_code, old.failure_message);
-    v_keep := (pgonce._contract(new.tenant, new.scope)).keep_attempts;
+    v_keep := (pgonce._contract_of(new.tenant, new.scope, true)).keep_attempts;
     delete from pgonce.attempt a
      where a.tenant = old.tenant and a.scope = old.scope and a.key = old.key
        and a.fence <= (select b.fence from pgonce.attempt b

@@ -33,7 +33,8 @@ begin
         p_ref_id := null;
         p_correlation := null;
     end if;
-    v_contract := pgonce._contract(p_tenant, p_scope);
+    -- A lease was begun.
+    v_contract := pgonce._contract_of(p_tenant, p_scope, p_fence % 2 = 0);
     perform pgonce._force_durable_commit();
     -- Every function is called before the statement: on Citus a statement may call none of them.
     v_keep := pgonce._retention_for(v_contract, p_keep);

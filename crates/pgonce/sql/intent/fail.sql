@@ -35,7 +35,7 @@ begin
         raise exception 'a failure needs a code and must say whether it is retryable' using errcode = '22023',
             hint = 'For example p_retryable => false, p_code => ''card_declined''.';
     end if;
-    v_contract := pgonce._contract(p_tenant, p_scope);
+    v_contract := pgonce._contract_of(p_tenant, p_scope, true);
     if v_contract.storage = 'error' then
         v_contract.storage := 'answer';
     end if;

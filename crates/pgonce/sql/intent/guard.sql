@@ -24,7 +24,7 @@ begin
      where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C" for no key update;
     if not found or p_fence is null or v_row.fence <> p_fence or v_row.status <> 'processing'
        or v_row.lease_until <= pgonce.now() and (p_fence < pgonce._first_fence(p_tenant)
-           or (pgonce._contract(p_tenant, p_scope)).stale = 'refuse') then
+           or (pgonce._contract_of(p_tenant, p_scope, true)).stale = 'refuse') then
         raise exception 'fence % does not hold the intent', coalesce(p_fence::text, 'null') using errcode = 'P4012',
             detail = format('scope %s: %s.', p_scope, coalesce('now fence ' || v_row.fence || ', status ' || v_row.status, 'no record of the key')),
             hint = 'Stop the work and roll back; claim again to learn the answer.';

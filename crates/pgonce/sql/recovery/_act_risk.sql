@@ -7,7 +7,7 @@ create or replace function pgonce._act_risk(p_act text, p_intent pgonce.intent, 
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_contract pgonce.scope := pgonce._contract(p_intent.tenant, p_intent.scope);
+    v_contract pgonce.scope := pgonce._contract_of(p_intent.tenant, p_intent.scope, true);
 begin
     fits := not (p_act in ('settle', 'fail') and p_intent.status not in ('processing', 'failed_retryable')
         or p_act = 'release' and p_intent.status <> 'processing' and not (p_intent.status = 'failed_retryable' and p_intent.vanished_at is not null)

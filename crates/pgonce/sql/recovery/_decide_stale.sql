@@ -33,7 +33,7 @@ begin
         p_ref_type := null;
         p_ref_id := null;
     end if;
-    v_contract := pgonce._contract(p_tenant, p_scope);
+    v_contract := pgonce._contract_of(p_tenant, p_scope, true);
     v_now := pgonce.now();
     if v_contract.probe is distinct from p_probe collate "C" then
         v_decision := 'unknown';

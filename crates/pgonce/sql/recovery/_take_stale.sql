@@ -27,7 +27,7 @@ begin
           from pgonce.intent i
          cross join lateral (
                select s.stale, s.probe, s.retry_queue from pgonce.scope s
-                where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
+                where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'), ('', '*off'))
                 order by s.scope = i.scope desc, s.tenant = i.tenant desc
                 limit 1) c
          where i.expires_at is null and coalesce(i.lease_until, i.last_at) <= pgonce.now()

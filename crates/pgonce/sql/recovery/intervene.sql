@@ -49,7 +49,7 @@ begin
             detail = format('scope %s, fence %s.', p_scope, v_row.fence),
             hint = 'Nothing was done. Look at it again, then decide.';
     end if;
-    v_contract := pgonce._contract(p_tenant, p_scope);
+    v_contract := pgonce._contract_of(p_tenant, p_scope, true);
     if p_act = 'fail' and v_contract.storage = 'error' then
         v_contract.storage := 'answer';
     end if;

@@ -45,7 +45,7 @@ begin
             v_until := greatest(v_until, v_row.lease_until);
             continue;
         end if;
-        v_contract := pgonce._contract(v_row.tenant, v_row.scope);
+        v_contract := pgonce._contract_of(v_row.tenant, v_row.scope, true);
         v_now := pgonce.now();
         if v_contract.stale = 'refuse' then
             update pgonce.intent i

@@ -78,7 +78,7 @@ begin
             ('app', 'claim _claim_fast _claim_full _lease_fresh _claim_optimistic claim_first _raise_busy _raise_long_answer _raise_no_row _scope_is_allowed _is_unguarded
                 _guarded_scopes _guard_claim _raise_bad_names
                 _success_row _success_row_with_retention succeed _succeed_lease _succeed_full fail heartbeat guard release wait
-                answer_of _replay_of _replay_state _contract _answer_to_keep _simple_retention _count_suppressed
+                answer_of _replay_of _replay_state _contract _contract_of _answer_to_keep _simple_retention _count_suppressed
                 publish _event_row accept _accept_full accept_batch _insert_markers store_message'),
             ('consumer', 'publish _event_row accept _accept_full accept_batch _insert_markers store_message claim_messages _claim_messages
                 finish_messages fail_message release_messages _renew_messages _blocked_keys _insert_new_markers _assert_same_batch _raise_batch_ended
@@ -107,7 +107,7 @@ begin
             ('operator', 'define_provider external_settle external_observe _external_risk _external_rules'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
                 outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
-            ('operator', 'define_scope drop_scope _contract purge intervene _act_risk _take_stale _decide_stale _probe_name find _verdict _history
+            ('operator', 'define_scope drop_scope _contract _contract_of purge intervene _act_risk _take_stale _decide_stale _probe_name find _verdict _history
                 create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
                 recover event_status outbox_caught_up set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
                 define_inbox retry_messages skip_message replay_messages set_partition

@@ -1,26 +1,7 @@
--- pgonce._contract(p_tenant, p_scope): the contract in force for a scope.
--- answers  the tenant's own contract, else the general one, else the contract of scope '*'
--- raises   P4000 when there is none of the three (strict mode)
+-- pgonce._contract(p_tenant, p_scope): the contract in force for a scope, for what begins.
+-- answers  as pgonce._contract_of
+-- raises   P4000 in strict mode where the scope has no contract
 create or replace function pgonce._contract(p_tenant text, p_scope text)
 returns pgonce.scope
-language plpgsql stable security definer set search_path = pg_catalog, pg_temp
-as $$
-declare
-    v_contract pgonce.scope;
-begin
-    -- One look by the primary key most of the time; one query for all three costs ten times that.
-    select s.* into v_contract from pgonce.scope s where s.tenant = p_tenant collate "C" and s.scope = p_scope collate "C";
-    if not found and p_tenant <> '' collate "C" then
-        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = p_scope collate "C";
-    end if;
-    if v_contract.scope is null then
-        select s.* into v_contract from pgonce.scope s where s.tenant = '' and s.scope = '*';
-    end if;
-    if v_contract.scope is null then
-        raise exception 'scope "%" is not defined', p_scope using errcode = 'P4000',
-            detail = 'pgonce is strict here: the contract of scope ''*'' was dropped.',
-            hint = format('Define it: select pgonce.define_scope(%L, interval ''7 days'').', p_scope);
-    end if;
-    return v_contract;
-end
-$$;
+language sql stable
+return pgonce._contract_of(p_tenant, p_scope, false);

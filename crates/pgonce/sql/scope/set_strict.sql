@@ -5,6 +5,7 @@
 -- writes   on: puts the contract of scope "*" aside, as "*off", and replaces pgonce._scope_is_allowed; off: restores both.
 --          A row of pgonce.operator_act. Nothing where the mode is that already
 -- raises   22023 p_on is null
+-- note     what was begun before comes to its end as the contract of scope "*" says
 -- example  select pgonce.set_strict(true);
 --          select pgonce.set_strict(false);
 create or replace function pgonce.set_strict(p_on boolean)

@@ -31,7 +31,7 @@ pub(super) const ONLY_ON_CITUS: &[Routine] = routines![
 
 /// What is loaded on Citus instead of the routine of its name.
 pub(super) const TWINS: &[Routine] = routines![
-    "citus/twins/_contract",
+    "citus/twins/_contract_of",
     "citus/twins/_begin_epoch",
     "citus/twins/_installation_epoch",
     "citus/twins/_claim_fast",

@@ -39,6 +39,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "lock/try_lock",
     "lock/lock",
     "scope/_fixed_length",
+    "scope/_contract_of",
     "scope/_contract",
     "scope/_simple_retention",
     "scope/_answer_to_keep",
