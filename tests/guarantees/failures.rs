@@ -267,7 +267,44 @@ async fn failures_retries_and_leases_work_in_every_setting<D: TestDriver>(world:
     world.once.flush().await.unwrap();
 }
 
+/// What the work has ended by itself is not recorded again, and the work not done again.
+async fn leased_work_that_ended_its_lease_and_then_fails_runs_once<D: TestDriver>(world: World<D>) {
+    let down = Failure::transient("provider_down", "try later");
+    for end in ["fail", "release"] {
+        let request = intent(end);
+        let mut runs = 0;
+        let run = world.once.run_leased::<(), _, _>(&request, |lease| {
+            runs += 1;
+            let down = down.clone();
+            async move {
+                match end {
+                    "fail" => lease.fail(down.clone()).await?,
+                    _ => lease.release().await?,
+                }
+                Err(down.into())
+            }
+        });
+        let ended = run.await.unwrap_err();
+        assert!(
+            matches!(&ended, Error::Failed(why) if *why == down),
+            "{end}: {ended:?}"
+        );
+        assert_eq!(runs, 1, "{end}");
+        assert_eq!(
+            world.see.record(&request, "status").await,
+            "failed_retryable",
+            "{end}"
+        );
+        let Claim::Run(lease) = world.once.lease(&request, MINUTE).await.unwrap() else {
+            panic!("{end}")
+        };
+        assert_eq!(lease.kind(), ClaimKind::Retry, "{end}");
+        let _ = lease.succeed(Ack::status()).await.unwrap();
+    }
+}
+
 for_each_driver!(
+    leased_work_that_ended_its_lease_and_then_fails_runs_once,
     a_permanent_failure_is_replayed_every_time_and_its_work_leaves_nothing,
     a_retryable_failure_is_retried_and_then_succeeds_once,
     a_failure_whose_text_holds_a_nul_is_recorded,

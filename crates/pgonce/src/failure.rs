@@ -74,6 +74,12 @@ impl Failure {
         self
     }
 
+    /// Of work that was given back: the next claim does it, whatever the failure says.
+    pub(crate) fn not_final(mut self) -> Self {
+        self.retryable = true;
+        self
+    }
+
     /// In the characters that every encoding of a database has, and kept as its scope says: this is recorded wherever a failure can be.
     pub(crate) fn write_plainly(&mut self) {
         self.code = in_ascii(&self.code);

@@ -269,6 +269,7 @@ impl<D: Driver> Lease<D> {
         }
         fault_point!("lease.before_release");
         self.call(&RELEASE, self.names()).await?;
+        self.term.give_back();
         fault_point!("lease.released");
         Ok(())
     }
@@ -279,7 +280,9 @@ impl<D: Driver> Lease<D> {
         if self.term.is_in_doubt {
             return Ok(());
         }
-        self.call(&FORGET, self.names()).await
+        self.call(&FORGET, self.names()).await?;
+        self.term.give_back();
+        Ok(())
     }
 
     /// The intent that is held.
@@ -365,6 +368,9 @@ pub(crate) async fn record_failure<D: Driver>(
             Err(error) if refuses_values(&error) && leave_out(&mut answer, &mut failure) => {}
             Err(error) => tries.after(error).await?,
         }
+    }
+    if failure.is_retryable() {
+        term.give_back();
     }
     fault_point!("fail.recorded");
     Ok(())

@@ -376,6 +376,10 @@ where
         match (self.work)(lease).instrument(span).await {
             Ok(done) if done.fence == fence => Ok(done),
             Ok(_) => Err(Ended::Stop(not_ended())),
+            // It ended the lease itself: where another call runs the work by now, this one must not.
+            Err(Error::Refused(failure) | Error::Failed(failure)) if term.is_given_back() => {
+                Err(Ended::Stop(failure.not_final().into()))
+            }
             Err(Error::Refused(failure) | Error::Failed(failure)) => {
                 match lease::record_failure(once, intent, fence, &failure, &term).await {
                     Ok(()) => Err(Ended::Stop(failure.into())),

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -33,6 +34,9 @@ pub(crate) struct Term {
     renewed: Arc<Mutex<Instant>>,
     /// Only the call that holds it knows that the work may have been seen outside: given back, the next claim would not say so.
     pub(crate) is_in_doubt: bool,
+    /// The work gave the lease back, or recorded a transient failure: there is nothing left to record, and the next claim
+    /// may be of another call.
+    is_given_back: Arc<AtomicBool>,
 }
 
 impl Term {
@@ -43,6 +47,7 @@ impl Term {
             length,
             renewed: Arc::new(Mutex::new(renewed)),
             is_in_doubt: false,
+            is_given_back: Arc::default(),
         }
     }
 
@@ -52,6 +57,14 @@ impl Term {
 
     pub(crate) fn renew(&self, at: Instant) {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = at;
+    }
+
+    pub(crate) fn give_back(&self) {
+        self.is_given_back.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_given_back(&self) -> bool {
+        self.is_given_back.load(Ordering::Relaxed)
     }
 
     pub(crate) fn expiry(&self) -> Instant {
