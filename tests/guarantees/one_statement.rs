@@ -337,7 +337,36 @@ async fn keys_and_answers_stay_out_of_the_servers_log<D: TestDriver>(world: Worl
     assert_eq!(leaked.lines().find(|line| line.contains(&tag)), None);
 }
 
+/// A concurrent duplicate finds what it would change changed already: by the attempt that it repeats.
+async fn what_an_earlier_attempt_left_nothing_to_do_for_is_answered<D: TestDriver>(
+    world: World<D>,
+) {
+    let pay = "update stock set state = 'paid' where item = $1 and state = 'new' returning item";
+    let refuse = "select refuse_twice($1) as item";
+    let setup = "create table stock (item text primary key, state text default 'new'); \
+        insert into stock (item) values ('book'), ('pen'); grant all on stock to public; \
+        create function refuse_twice(p_item text) returns text language plpgsql as $$ begin \
+        update public.stock set state = 'paid' where item = p_item and state = 'new'; \
+        if not found then raise exception 'paid' using errcode = 'P4080'; end if; return p_item; end $$";
+    world.see.run(setup).await;
+    for (sql, item, code) in [(pay, "book", "22023"), (refuse, "pen", "P4080")] {
+        let request = intent(item).known_first();
+        let done = D::execute(&world.once, &request, sql, item).await.unwrap();
+        let again = D::execute(&world.once, &request, sql, item).await.unwrap();
+        assert_eq!(
+            (again.replayed(), again.ack()),
+            (true, done.ack()),
+            "{item}"
+        );
+        // Of another intent nothing is stored.
+        let other = intent(&format!("another {item}")).known_first();
+        let other = D::execute(&world.once, &other, sql, item).await;
+        assert_eq!(other.unwrap_err().code(), code);
+    }
+}
+
 for_each_driver!(
+    what_an_earlier_attempt_left_nothing_to_do_for_is_answered,
     a_long_answer_is_kept_where_its_contract_allows_it,
     keys_and_answers_stay_out_of_the_servers_log,
     its_row_is_the_answer_now_and_ever_after,

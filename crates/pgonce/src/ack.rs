@@ -73,7 +73,7 @@ impl Ack {
         self
     }
 
-    /// What is recorded of it under this fence.
+    /// What is recorded of what the work succeeded with.
     pub(crate) fn of<A: IntoAck>(ack: A, fence: i64) -> Result<Self> {
         match ack.into_ack() {
             Ok(ack) => ack.kept(fence),
@@ -99,7 +99,7 @@ impl Ack {
         answer || reference
     }
 
-    /// The same, of one that is made.
+    /// What is recorded of it under this fence.
     pub(crate) fn kept(mut self, fence: i64) -> Result<Self> {
         // No time is none. An atomic attempt is refused with it.
         self.keep = (self.keep).filter(|time| fence % 2 == 1 || time.as_micros() > 0);

@@ -300,27 +300,44 @@ where
         right: Right<D>,
     ) -> Result<Done<T>, Ended> {
         let effect = self.effect;
-        if let Right::Attempt(attempt) = right {
-            let mut atomic = Atomic {
-                work: |attempt| in_transaction(attempt, once, effect),
-                looking: None,
-            };
-            return atomic.work(once, intent, attempt).await.map(Done::typed);
-        }
-        let executing = once.execute_at_once(intent, effect);
-        match step(database_span!("pgonce.execute"), executing, |_| "committed").await {
-            Ok(value) => Ok(Done::new(acknowledged(value), false, 1, 1)),
-            // An earlier attempt's effect may be what stood in the way, such as its business key.
-            Err(error @ Error::Database(_)) => match once.stored_answer(intent).await {
-                Ok(Some(done)) => {
-                    once.count(intent, Suppression::Replay);
-                    Ok(done.typed())
+        let executed = match right {
+            Right::Attempt(attempt) => {
+                let mut atomic = Atomic {
+                    work: |attempt| in_transaction(attempt, once, effect),
+                    looking: None,
+                };
+                atomic.work(once, intent, attempt).await.map(Done::typed)
+            }
+            Right::Send => {
+                let executing = once.execute_at_once(intent, effect);
+                match step(database_span!("pgonce.execute"), executing, |_| "committed").await {
+                    Ok(value) => Ok(Done::new(acknowledged(value), false, 1, 1)),
+                    Err(error) => Err(Ended::Retry(error)),
                 }
-                _ => Err(Ended::Retry(error)),
-            },
-            Err(error) => Err(Ended::Retry(error)),
+            }
+        };
+        match executed {
+            // An earlier attempt's effect may be what stood in the way: its business key, or that nothing was left to do.
+            Err(Ended::Retry(error)) if is_refusal(&error) => {
+                match once.stored_answer(intent).await {
+                    Ok(Some(done)) => {
+                        once.count(intent, Suppression::Replay);
+                        Ok(done.typed())
+                    }
+                    _ => Err(Ended::Retry(error)),
+                }
+            }
+            executed => executed,
         }
     }
+}
+
+/// Whether the server said no; of the others the claim knows more.
+fn is_refusal(error: &Error) -> bool {
+    !matches!(
+        error,
+        Error::Disconnected(_) | Error::Uncertain(_) | Error::LostRace(_)
+    )
 }
 
 /// The statement in a transaction that holds the claim.
