@@ -141,12 +141,14 @@ async fn a_retry_that_meets_a_purge_in_the_act_runs_once<D: TestDriver>(world: W
     let purger = world.observer().await;
     purger.run("begin").await;
     assert_eq!(purger.number("select pgonce.purge()").await, 1);
-    let once = world.another("retry", 2, |b| b);
-    let (done, ()) = join(once.run(&request, work::<D>), async {
-        world.see.wait_until_asleep("retry").await;
-        purger.run("commit").await;
-    })
-    .await;
+    // It is busy meanwhile, and waits or comes again.
+    let claim = world.once.claim(&request).await.unwrap();
+    assert!(matches!(claim, Claim::Busy { .. }), "{claim:?}");
+    let (done, ()) = join(world.once.run(&request, work::<D>), purger.run("commit")).await;
+    let done = match done {
+        Err(pgonce::Error::Busy { .. }) => world.once.run(&request, work::<D>).await,
+        done => done,
+    };
     assert!(!done.unwrap().replayed());
     assert_eq!(world.see.effects(&request).await, 2);
     assert_eq!(world.see.records(&request).await, 1);
@@ -213,7 +215,48 @@ async fn in_strict_mode_a_purge_keeps_what_was_promised<D: TestDriver>(world: Wo
     assert_eq!(see.effects(&request).await, 1);
 }
 
+/// It may be long: what it removes, or an operator changes, keeps nobody waiting, nor the lock of an intent taken.
+async fn what_is_being_removed_is_busy_and_makes_nobody_wait<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    let request = intent("failed");
+    let _ = world
+        .once
+        .run::<(), _, _>(&request, async |_| Err(Failure::transient("x", "m").into()))
+        .await
+        .unwrap_err();
+    let _ = world.run(&intent("expired")).await.unwrap();
+    see.run("select pgonce._move_clock(interval '30 days')")
+        .await;
+    let other = world.observer().await;
+    see.run("set lock_timeout = '5s'").await;
+    for (key, act, next) in [
+        ("expired", "select pgonce.purge(10)", "fresh"),
+        (
+            "failed",
+            "select pgonce.intervene('evict', 'orders.create', 'failed', 'ticket 7')",
+            "fresh",
+        ),
+    ] {
+        other.run(&format!("begin; {act}")).await;
+        for lease in ["null", "'1 minute'"] {
+            let claim = format!(
+                "select outcome from pgonce.claim('orders.create', '{key}', {}, {lease})",
+                pgonce_tests::digest_of(&intent(key))
+            );
+            assert_eq!(see.text(&claim).await, "busy", "{key}");
+        }
+        other.run("rollback").await;
+        let claim = format!(
+            "select outcome from pgonce.claim('orders.create', '{key}', {})",
+            pgonce_tests::digest_of(&intent(key))
+        );
+        let next = if key == "failed" { "retry" } else { next };
+        assert_eq!(see.text(&claim).await, next, "{key}");
+    }
+}
+
 for_each_driver!(
+    what_is_being_removed_is_busy_and_makes_nobody_wait,
     in_strict_mode_a_purge_keeps_what_was_promised,
     a_purge_stands_whatever_was_counted,
     a_purge_whose_place_was_removed_finds_it_again,

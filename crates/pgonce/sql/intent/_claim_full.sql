@@ -25,19 +25,16 @@ begin
 
     -- A row may vanish (purge) or appear (another claim) between two looks: then look again.
     for v_look in 1 .. 10 loop
-        if v_locked and v_row.status = 'processing' then
+        if v_locked then
             select i.* into v_row from pgonce.intent i
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
                for update skip locked;
             if not found and exists (select from pgonce.intent i
                  where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C") then
-                -- The holder of a lease is inside its guarded write, however long that takes.
+                -- The holder of a lease is inside its guarded write, a purge or an operator's act is not committed: however long
+                -- that takes.
                 return pgonce._busy(interval '100 milliseconds', 1);
             end if;
-        elsif v_locked then
-            select i.* into v_row from pgonce.intent i
-             where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C"
-               for update;
         else
             select i.* into v_row from pgonce.intent i
              where i.tenant = p_tenant collate "C" and i.scope = p_scope collate "C" and i.key = p_key collate "C";
