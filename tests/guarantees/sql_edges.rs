@@ -414,3 +414,32 @@ fn sql_files_are_ascii() {
     }
     check(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/pgonce/sql"));
 }
+
+/// An index has the correlation id: one that is too long for it is left out, and the failure recorded.
+#[tokio::test]
+async fn a_failure_with_a_correlation_id_that_is_too_long_is_recorded() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let long =
+        "(select string_agg(sha512(n::text::bytea)::text, '') from generate_series(1, 100) n)";
+    for retryable in [true, false] {
+        let key = format!("leased {retryable}");
+        let claim =
+            format!("select fence from pgonce.claim('s', '{key}', '\\x01', interval '1 minute')");
+        let fence = see.number(&claim).await;
+        see.run(&format!(
+            "select pgonce.fail('s', '{key}', '\\x01', {fence}, {retryable}, 'no', 'm', p_correlation => {long})"
+        ))
+        .await;
+        let key = format!("atomic {retryable}");
+        see.run(&format!(
+            "select pgonce.fail('s', '{key}', '\\x01', 1, {retryable}, 'no', 'm', p_correlation => {long})"
+        ))
+        .await;
+    }
+    let recorded = "select string_agg(concat_ws(' ', key, status, failure_code, correlation_id), ', ' order by key) from pgonce.intent";
+    assert_eq!(
+        see.text(recorded).await,
+        "atomic false failed_final no, atomic true failed_retryable no, leased false failed_final no, leased true failed_retryable no"
+    );
+}

@@ -9,6 +9,7 @@
 -- raises   P4011 another attempt settled the intent first, or there is nothing to record it on; P4012 a newer
 --          attempt holds it; P4002 it belongs to another request; P4040 the answer is too large; P4000 P4001 P4003 22023
 --          bad input
+-- note     a correlation id of more than 1000 bytes is left out, with a warning
 -- note     p_keep keeps this final failure for longer or shorter than the contract's retention
 -- example  select fence from pgonce.claim('mail.send', 'mail-9', '\x5e88', '30 seconds') \gset
 --          select pgonce.fail('mail.send', 'mail-9', '\x5e88', :fence, false, 'no_such_address', 'the address is unknown');
@@ -34,6 +35,11 @@ begin
     if coalesce(p_code, '') = '' or p_retryable is null then
         raise exception 'a failure needs a code and must say whether it is retryable' using errcode = '22023',
             hint = 'For example p_retryable => false, p_code => ''card_declined''.';
+    end if;
+    if octet_length(p_correlation) > 1000 then
+        -- As pgonce.succeed does of a lease: that it failed is what counts.
+        raise warning 'the correlation id was left out: it has more than 1000 bytes, scope %', p_scope;
+        p_correlation := null;
     end if;
     v_contract := pgonce._contract_of(p_tenant, p_scope, true);
     if v_contract.storage = 'error' then
