@@ -250,3 +250,40 @@ async fn an_act_on_what_was_seen_is_refused_where_it_is_no_longer_so() {
     see.run(&act("evict", "hold", "succeeded", &more)).await;
     assert_eq!(outcome(see, "hold", "succeeded").await, "fresh");
 }
+
+/// The word is free for applications, too: only where a holder vanished it means that.
+#[tokio::test]
+async fn a_failure_that_an_application_calls_abandoned_is_a_refusal() {
+    let world = world().await;
+    let see = &world.see;
+    see.run(
+        "select pgonce.fail('refuse', 'own', '\\x01', 1, false, 'abandoned', 'the cart was left')",
+    )
+    .await;
+    claim(see, "refuse", "vanished").await;
+    expire(see).await;
+    assert_eq!(outcome(see, "refuse", "vanished").await, "refused");
+    // Given up after a retry, under a number that is no lease's.
+    let fence = claim(see, "takeover", "later").await;
+    expire(see).await;
+    assert_eq!(fence % 2, 0);
+    let fence = claim(see, "takeover", "later").await;
+    see.run(&format!(
+        "select pgonce.fail('takeover', 'later', '\\x01', {fence}, true, 'down', 'm')"
+    ))
+    .await;
+    see.run("select pgonce.define_scope('takeover', '1 day', p_stale => 'refuse')")
+        .await;
+    assert_eq!(outcome(see, "takeover", "later").await, "refused");
+    for (scope, key, verdict, forced) in [
+        ("refuse", "own", "It was refused, finally.", false),
+        ("refuse", "vanished", "Its holder vanished", true),
+        ("takeover", "later", "Its holder vanished", true),
+    ] {
+        let said = format!("select pgonce._verdict(i) from pgonce.intent i where key = '{key}'");
+        let said = see.text(&said).await;
+        assert!(said.starts_with(verdict), "{key}: {said}");
+        let code = see.code(&act("retry", scope, key, "")).await;
+        assert_eq!(code, if forced { "55000" } else { "" }, "{key}");
+    }
+}

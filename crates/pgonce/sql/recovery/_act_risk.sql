@@ -19,7 +19,9 @@ begin
         when p_act in ('settle', 'fail') then null
         when p_intent.status = 'processing' and (p_act = 'evict' or v_contract.stale <> 'takeover' or v_contract.probe is not null)
             then 'its holder vanished, and it may have happened'
-        when p_intent.failure_code = 'abandoned' and p_intent.status = 'failed_final' then 'it may have happened'
+        -- An application may call a failure of its own so.
+        when p_intent.failure_code = 'abandoned' and p_intent.status = 'failed_final'
+         and (p_intent.fence % 2 = 0 or p_intent.vanished_at is not null) then 'it may have happened'
         -- Of a lease: what an attempt in one transaction did was rolled back.
         when p_intent.status = 'failed_final' and p_intent.fence % 2 = 0 and left(p_intent.failure_code, 6) = 'http_5'
             then 'the service failed, and it may have happened'

@@ -10,7 +10,9 @@ return case
         then 'It happened once. Its retention is over: the contract says what a retry gets.'
     when p_intent.status = 'succeeded'
         then 'It happened once. Every retry gets the stored answer.'
+    -- An application may call a failure of its own so.
     when p_intent.failure_code = 'abandoned' and p_intent.status = 'failed_final'
+     and (p_intent.fence % 2 = 0 or p_intent.vanished_at is not null)
         then 'Its holder vanished and it was given up: ' || coalesce(p_intent.failure_message, 'it may have happened') || '. Every retry is refused.'
     -- Of a lease: what an attempt in one transaction did was rolled back.
     when p_intent.status = 'failed_final' and p_intent.fence % 2 = 0 and left(p_intent.failure_code, 6) = 'http_5'
