@@ -9,8 +9,8 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::post;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use http_body_util::BodyExt as _;
-use pgonce::Once;
 use pgonce::migrate::Migrator;
+use pgonce::{Done, Error, Failure, Intent, Once};
 use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Key, Outcomes, Oversize, Policy, Tx};
 
 use crate::support::{
@@ -267,6 +267,26 @@ async fn what_the_encoding_of_the_database_does_not_have_is_recorded_all_the_sam
     let driver = D::connect(&url, 4);
     Migrator::new(driver.clone()).up().await.unwrap();
     let once = Once::builder(driver).build().unwrap();
+    let failure = || Failure::permanent("nein", "\u{6f22} is no letter here");
+    for replayed in [false, true] {
+        for mode in ["atomic", "leased"] {
+            let intent = Intent::new("failures", mode, &()).unwrap();
+            let ended: Result<Done<()>, Error> = match mode {
+                "atomic" => once.run(&intent, |_| async { Err(failure().into()) }).await,
+                _ => {
+                    once.run_leased(&intent, |_| async { Err(failure().into()) })
+                        .await
+                }
+            };
+            let Err(Error::Refused(refused)) = ended else {
+                panic!("{mode}: {ended:?}")
+            };
+            assert_eq!(refused.replayed(), replayed, "{mode}");
+            if replayed {
+                assert_eq!(refused.message(), "? is no letter here", "{mode}");
+            }
+        }
+    }
     let layer = IdempotencyLayer::leased(once, plain()).unwrap();
     let handler = async |status: String| {
         let status = StatusCode::from_bytes(status.as_bytes()).unwrap();

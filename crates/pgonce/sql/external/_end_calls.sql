@@ -15,7 +15,7 @@ begin
        set ended_at = case when v_over then v_now end,
            -- Each call has a time of its own, which began when it was decided, and may have run out before the command was finished.
            expires_at = case when v_over then c.expires_at else greatest(c.expires_at,
-               coalesce(old.expires_at, v_now + (pgonce._contract(old.tenant, old.scope)).retention)) end
+               coalesce(old.expires_at, v_now + (pgonce._contract_of(old.tenant, old.scope, true)).retention)) end
      where c.tenant = old.tenant and c.scope = old.scope and c.key = old.key
        and c.status in ('confirmed', 'failed') and c.ended_at is null;
     return null;
