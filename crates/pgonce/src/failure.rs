@@ -80,11 +80,11 @@ impl Failure {
         self
     }
 
-    /// In the characters that every encoding of a database has, and kept as its scope says: this is recorded wherever a failure can be.
+    /// In the characters that every encoding of a database has, and kept for some time: this is recorded wherever a failure can be.
     pub(crate) fn write_plainly(&mut self) {
         self.code = in_ascii(&self.code);
         self.message = in_ascii(&self.message);
-        self.keep = None;
+        self.keep = self.keep.filter(|time| time.as_micros() > 0);
     }
 
     /// Marks a failure that an earlier attempt stored.
