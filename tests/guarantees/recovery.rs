@@ -258,7 +258,64 @@ async fn the_most_retried_intents_come_first<D: TestDriver>(world: World<D>) {
     assert_eq!(found, ["often 4 succeeded", "once 2 succeeded"]);
 }
 
+/// Dead leases that only the next claim may take over, and work that an operator must decide, however much there is of both.
+async fn recovery_reads_only_what_it_can_act_on<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run("select pgonce.define_scope('refuse', '1 day', p_stale => 'refuse')")
+        .await;
+    let unfinished = |scope: &str, from: i32, to: i32, code: &str| {
+        format!(
+            "insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence, first_at, last_at, lease_until, failure_code) \
+             select '', '{scope}', n::text, '\\x01', 'processing', 1, 2 * n, pgonce.now() - interval '2 days', \
+                 pgonce.now() - interval '2 days', pgonce.now() - interval '1 day' + n * interval '1 ms', {code} \
+             from generate_series({from}, {to}) n"
+        )
+    };
+    see.run(&unfinished("refuse", 90_001, 90_004, "null")).await;
+    let pages = async || {
+        see.run("vacuum analyze pgonce.intent").await;
+        let take = "explain (analyze, buffers, format json) select key from pgonce._take_stale(4, 'me', '1 minute')";
+        let mut plan = String::new();
+        // The first call also reads the catalogue.
+        for _ in 0..2 {
+            see.run("begin").await;
+            plan = see.text(take).await;
+            see.run("rollback").await;
+        }
+        let plan: serde_json::Value = serde_json::from_str(&plan).unwrap();
+        let plan = &plan[0]["Plan"];
+        assert_eq!(plan["Actual Rows"].as_f64(), Some(4.0), "{plan}");
+        plan["Shared Hit Blocks"].as_u64().unwrap() + plan["Shared Read Blocks"].as_u64().unwrap()
+    };
+    let few = pages().await;
+    for scope in ["dead 1", "dead 2"] {
+        see.run(&unfinished(scope, 1, 10_000, "null")).await;
+    }
+    see.run(&unfinished("refuse", 1, 10_000, "'needs_manual_action'"))
+        .await;
+    see.run("insert into pgonce.intent (tenant, scope, key, fingerprint, status, attempts, fence, first_at, last_at) \
+             select '', 'refuse', 'failed ' || n, '\\x01', 'failed_retryable', 1, 1, pgonce.now(), pgonce.now() - interval '3 days' \
+             from generate_series(1, 10000) n")
+        .await;
+    let many = pages().await;
+    // A look at each of them would be tens of thousands of pages.
+    assert!(many < few + 1000, "{few} pages, then {many}");
+    assert_eq!(
+        world.owner.recovery().run_once().await.unwrap().abandoned,
+        4
+    );
+    // Where the contract of all other scopes can be acted on, so can they.
+    see.run("select pgonce.define_scope('*', '1 day', p_stale => 'refuse'); select pgonce.define_scope('dead 2', '1 day'); \
+             delete from pgonce.intent where key::text not in ('7', '8') and scope like 'dead%'")
+        .await;
+    assert_eq!(
+        world.owner.recovery().run_once().await.unwrap().abandoned,
+        2
+    );
+}
+
 for_each_driver!(
+    recovery_reads_only_what_it_can_act_on,
     a_count_that_cannot_be_written_keeps_no_other_back,
     stuck_work_is_found_oldest_first_and_classified_by_its_contract,
     nothing_unfinished_is_hidden_or_removed_when_its_contract_is_gone,

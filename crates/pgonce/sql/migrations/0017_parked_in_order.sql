@@ -1,11 +1,17 @@
 -- 0017_parked_in_order: a look at the parked events of one subject takes as long however many of them wait for their time, and how much of its
--- events a projection began without is counted in messages where a consumer has stored them.
+-- events a projection began without is counted in messages where a consumer has stored them. Recovery finds its work by scope.
 -- breaking: no
 
 -- Each holds relays up for the time that it takes to read the table once. What stands in a subject's way, and which of those that
 -- wait for their time comes first.
 create index parked_in_order on pgonce.parked (tenant, subscription, subject, seq) where state <> 'delayed';
 create index parked_by_time on pgonce.parked (tenant, subscription, subject, due_at, seq) where state = 'delayed';
+
+-- What recovery may act on, by scope: see recovery/_take_stale.sql. Only leases and what they left are in here. It holds writers of
+-- intents up for the time that it takes to read the table once.
+create index recoverable_intents on pgonce.intent (scope, coalesce(lease_until, last_at))
+    where expires_at is null and (status = 'processing' or vanished_at is not null)
+      and failure_code is distinct from 'needs_manual_action';
 
 -- It was a number of the log. Not where there is none: on Citus nobody may write the table.
 do $$ begin
