@@ -21,7 +21,7 @@ struct State {
     attempt: u32,
     /// Whether an earlier attempt reached its commit.
     settled: bool,
-    /// Whether a claim was ever granted, in time or not.
+    /// Whether a leased claim was ever granted, in time or not.
     claimed: bool,
 }
 
@@ -89,10 +89,19 @@ impl PhaseTimer {
         self.lock().since
     }
 
+    /// A leased claim was granted, in time or not.
+    pub(crate) fn granted(&self) {
+        self.lock().claimed = true;
+    }
+
+    /// Whether one ever was.
+    pub(crate) fn was_granted(&self) -> bool {
+        self.lock().claimed
+    }
+
     /// Claimed: the handler may begin, unless the wait was given up.
     #[must_use]
     pub(crate) fn begin(&self, attempt: u32) -> bool {
-        self.lock().claimed = true;
         self.move_on(Phase::Working, attempt.max(1))
     }
 

@@ -81,7 +81,7 @@ impl<D: Driver> Lease<D> {
     /// result is [`Error::Fenced`]: the next holder must not meet a twin. Where the lease is over
     /// already, it is renewed first, and `work` begins only if nobody else has taken over.
     pub async fn renew_while<F: Future>(&mut self, work: F) -> Result<F::Output> {
-        if Instant::now() >= self.term.expiry() {
+        if self.is_over() {
             // Over before the work begins, which it does only where nobody else holds the intent.
             let mut tries = self.tries();
             while let Err(error) = self.held().heartbeat().await {
@@ -122,6 +122,12 @@ impl<D: Driver> Lease<D> {
                 }
             }
         }
+    }
+
+    /// Whether it has run out, by the clock of this process: somebody else may hold the intent.
+    #[doc(hidden)]
+    pub fn is_over(&self) -> bool {
+        Instant::now() >= self.term.expiry()
     }
 
     /// Renews the lease once, by its own length.

@@ -67,6 +67,7 @@ async fn attempt_once<D: Driver, S: HttpService>(
     answered: &AnsweredCall,
 ) -> Result<Done> {
     let policy = &job.state.policy;
+    job.timer.granted();
     if lease.kind() == ClaimKind::Takeover && policy.stale != Stale::Takeover {
         // Where it is this request's own claim that was lost, its call is known to have ended, and how.
         let known = answered.to_record().clone();
@@ -74,6 +75,17 @@ async fn attempt_once<D: Driver, S: HttpService>(
             Some(to_record) => settle(job, &mut lease, to_record).await,
             None => Err(abandoned().into()),
         };
+    }
+    // Its reply came too late: somebody else may have settled it. `finish` calls whatever becomes of the lease, so that nothing
+    // begins before the database says that it holds; `renew_while` sees to that by itself.
+    if policy.stale != Stale::Takeover
+        && lease.is_over()
+        && let Err(error) = in_time(policy.database_timeout, lease.heartbeat()).await
+    {
+        give_back(&lease, policy.database_timeout).await;
+        // To claim again is left to the client's retry: within this run, the next claim would count as one after a call.
+        let lost = format!("the lease was over before the work began: {error}");
+        return Err(Error::Disconnected(lost));
     }
     if !job.timer.begin(lease.attempts()) {
         give_back(&lease, policy.database_timeout).await;

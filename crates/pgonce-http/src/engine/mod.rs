@@ -269,7 +269,7 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
         }
     };
     match (ended, unprotected) {
-        (Err(error), Some(call)) if is_unavailable(&error) && !timer.began() => {
+        (Err(error), Some(call)) if is_unavailable(&error) && !timer.was_granted() => {
             tracing::warn!(%error, "done without a claim: the database is unavailable and the policy fails open");
             let limit = policy.max_response;
             let answered = Work::new(&state.tasks, call.answer(None, limit, |_| {})).await;

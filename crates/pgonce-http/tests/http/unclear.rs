@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -12,9 +13,10 @@ use http_body_util::BodyExt as _;
 use pgonce::migrate::Migrator;
 use pgonce::{Done, Error, Failure, Intent, Once};
 use pgonce_http::{Caller, HandlerError, IdempotencyLayer, Key, Outcomes, Oversize, Policy, Tx};
+use pgonce_testkit::{Action, CuttingProxy, Direction, Fault, Message};
 
 use crate::support::{
-    Gate, SCOPE, Site, TestDriver, World, chunks, for_each_driver, leave_effect, made, until,
+    Gate, SCOPE, SOON, Site, TestDriver, World, chunks, for_each_driver, leave_effect, made, until,
 };
 
 for_each_driver!(
@@ -26,11 +28,12 @@ for_each_driver!(
     a_claim_that_is_lost_during_the_call_gets_the_response_of_that_call,
     what_the_encoding_of_the_database_does_not_have_is_recorded_all_the_same,
     a_conflict_of_the_handlers_own_is_not_blamed_on_the_key,
+    a_call_does_not_begin_under_a_claim_that_is_lost_already,
 );
 
 /// An operator's act: the code of its refusal, or nothing.
 async fn act<D: TestDriver>(world: &World<D>, act: &str, key: &str, force: bool) -> String {
-    let sql = "select pgonce.intervene($1, $2, $3, 'ticket 7', $4)::text";
+    let sql = "select pgonce.intervene($1, $2, $3, 'ticket 7', $4, p_code => 'by_hand', p_message => 'it never arrived')::text";
     let query = sqlx::query(sql).bind(act).bind(SCOPE).bind(key).bind(force);
     match query.execute(&world.pool).await {
         Ok(_) => String::new(),
@@ -327,4 +330,66 @@ async fn a_conflict_of_the_handlers_own_is_not_blamed_on_the_key<D: TestDriver>(
         (layer.counters().conflicts(), layer.counters().refused()),
         (0, 1)
     );
+}
+
+/// The reply to its claim is so late that its lease is over, and somebody has settled it meanwhile.
+async fn a_call_does_not_begin_under_a_claim_that_is_lost_already<D: TestDriver>(world: World<D>) {
+    let proxy = CuttingProxy::start(("127.0.0.1", world.port)).unwrap();
+    let driver = D::connect(&proxy.url_for(&world.database), 1);
+    let policy = plain()
+        .retention(Duration::from_secs(3600))
+        .database_timeout(SOON);
+    let policy = policy.lease(Duration::from_millis(500));
+    let once = Once::builder(driver).build().unwrap();
+    let layer = IdempotencyLayer::leased(once, policy).unwrap();
+    layer.agree().await.unwrap();
+    let runs = Arc::<AtomicUsize>::default();
+    let count = runs.clone();
+    let handler = async move || {
+        count.fetch_add(1, SeqCst);
+        made()
+    };
+    let router = Router::new().route("/leased", post(handler).layer(layer.clone()));
+    let site = Site::open(router).await;
+    let mut slow = world.pool.begin().await.unwrap();
+    sqlx::raw_sql("lock table pgonce.intent in share row exclusive mode")
+        .execute(&mut *slow)
+        .await
+        .unwrap();
+    let meanwhile = async {
+        let waiting = "select count(*) from pg_locks where relation = 'pgonce.intent'::regclass and not granted \
+                       and database = (select oid from pg_database where datname = current_database())";
+        until("the claim waits", || async {
+            world.number(waiting).await == 1
+        })
+        .await;
+        // Of its connection, the next message to the client is of the reply.
+        let seen = proxy.transcript();
+        let connection = seen.last().unwrap().connection;
+        let to_client = |message: &&Message| {
+            (message.connection, message.direction) == (connection, Direction::ToClient)
+        };
+        let message = seen.iter().filter(to_client).count() as u64;
+        let (direction, action) = (Direction::ToClient, Action::Hold);
+        proxy.arm(Fault {
+            connection,
+            direction,
+            message,
+            action,
+        });
+        slow.rollback().await.unwrap();
+        proxy.held().await;
+        let over = "select count(*) from pgonce.intent where lease_until < clock_timestamp()";
+        until("the lease is over", || async {
+            world.number(over).await == 1
+        })
+        .await;
+        assert_eq!(act(&world, "fail", "k1", false).await, "");
+        proxy.release();
+    };
+    let (reply, ()) = tokio::join!(site.post("/leased", "k1", ""), meanwhile);
+    until("nothing is under way", || async { layer.under_way() == 0 }).await;
+    assert_eq!(runs.load(SeqCst), 0);
+    reply.problem(503, "08007");
+    site.post("/leased", "k1", "").await.problem(422, "P4030");
 }
