@@ -94,11 +94,6 @@ impl PhaseTimer {
         self.lock().claimed = true;
     }
 
-    /// Whether one ever was.
-    pub(crate) fn was_granted(&self) -> bool {
-        self.lock().claimed
-    }
-
     /// Claimed: the handler may begin, unless the wait was given up.
     #[must_use]
     pub(crate) fn begin(&self, attempt: u32) -> bool {

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -73,15 +74,18 @@ impl<D: Driver> Once<D> {
         F: FnMut(Lease<D>) -> W,
         W: Future<Output = Result<Done<T>>>,
     {
-        self.run_mode(intent, Leased::new(work, None)).await
+        self.run_mode(intent, Leased::new(work, None, None)).await
     }
 
     /// As [`Once::run_leased`], for a caller who waits for a claim until `deadline` only: after it none is sent, so that a pool that
     /// gives no connections collects no claims that nobody waits for. One that is under way then still runs `work`.
+    /// `answered` is set when the database has answered a claim: what comes of the command then may be uncertain, but it is not
+    /// that the database is unavailable.
     #[doc(hidden)]
     pub async fn run_leased_before<T, F, W>(
         &self,
         deadline: Instant,
+        answered: &AtomicBool,
         intent: &Intent,
         work: F,
     ) -> Result<Done<T>>
@@ -90,8 +94,8 @@ impl<D: Driver> Once<D> {
         F: FnMut(Lease<D>) -> W,
         W: Future<Output = Result<Done<T>>>,
     {
-        self.run_mode(intent, Leased::new(work, Some(deadline)))
-            .await
+        let mode = Leased::new(work, Some(deadline), Some(answered));
+        self.run_mode(intent, mode).await
     }
 
     /// Runs a command, in a span.
@@ -313,28 +317,31 @@ where
 }
 
 /// A committed claim, renewed while the work runs.
-struct Leased<F> {
+struct Leased<'a, F> {
     work: F,
     /// As the scope's contract says; asked for once.
     length: Option<Duration>,
     /// After it, no first claim is sent.
     deadline: Option<Instant>,
+    /// Set when the database has answered a claim.
+    answered: Option<&'a AtomicBool>,
     /// This call has run the work before, and nothing says how that ended.
     ran: bool,
 }
 
-impl<F> Leased<F> {
-    fn new(work: F, deadline: Option<Instant>) -> Self {
+impl<'a, F> Leased<'a, F> {
+    fn new(work: F, deadline: Option<Instant>, answered: Option<&'a AtomicBool>) -> Self {
         Self {
             work,
             length: None,
             deadline,
+            answered,
             ran: false,
         }
     }
 }
 
-impl<D, T, F, W> Mode<D, T> for Leased<F>
+impl<D, T, F, W> Mode<D, T> for Leased<'_, F>
 where
     D: Driver,
     T: ?Sized,
@@ -360,7 +367,13 @@ where
                 *self.length.insert(contract.lease)
             }
         };
-        once.lease_uncounted(intent, length).await
+        let claimed = once.lease_uncounted(intent, length).await;
+        if let Some(answered) = self.answered
+            && let Ok(_) | Err(Error::Conflict(_) | Error::Fenced(_) | Error::LostRace(_)) = claimed
+        {
+            answered.store(true, Ordering::Relaxed);
+        }
+        claimed
     }
 
     async fn work(

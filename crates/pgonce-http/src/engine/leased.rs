@@ -34,7 +34,7 @@ pub(super) async fn run<D: Driver, S: HttpService>(mut job: Job<D, S>) -> Result
     let (job, kept) = (&job, &answered);
     let once = &job.state.once;
     let ran = once
-        .run_leased_before(deadline, &job.intent, |lease| {
+        .run_leased_before(deadline, &job.answered, &job.intent, |lease| {
             attempt_once(job, lease, kept)
         })
         .await;

@@ -17,6 +17,7 @@ mod service;
 mod work;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -61,6 +62,8 @@ pub(crate) struct Job<D: Driver, S> {
     pub(crate) keyed: bool,
     pub(crate) call: Call<S>,
     pub(crate) timer: Arc<PhaseTimer>,
+    /// In leased mode: whether the database has answered a claim.
+    pub(crate) answered: Arc<AtomicBool>,
     /// How long its answer is kept; `None` where that could not be found out.
     retention: Option<Duration>,
 }
@@ -222,6 +225,7 @@ async fn prepare<D: Driver, S: Clone>(
         intent,
         keyed,
         timer: Arc::new(PhaseTimer::new()),
+        answered: Arc::default(),
         retention: None,
         state,
     })
@@ -230,6 +234,7 @@ async fn prepare<D: Driver, S: Clone>(
 /// Does the work, and waits for no phase longer than the policy allows.
 async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Completion> {
     let (state, timer) = (job.state.clone(), job.timer.clone());
+    let answered = job.answered.clone();
     let policy = &state.policy;
     let unprotected = (state.mode == Mode::Leased && policy.fail_open).then(|| job.call.clone());
     let limits = Limits::new(
@@ -269,7 +274,8 @@ async fn run<D: Driver, S: HttpService>(job: Job<D, S>) -> pgonce::Result<Comple
         }
     };
     match (ended, unprotected) {
-        (Err(error), Some(call)) if is_unavailable(&error) && !timer.was_granted() => {
+        // Once it has answered, somebody may hold the intent, whatever became of an earlier or later claim.
+        (Err(error), Some(call)) if is_unavailable(&error) && !answered.load(Ordering::Relaxed) => {
             tracing::warn!(%error, "done without a claim: the database is unavailable and the policy fails open");
             let limit = policy.max_response;
             let answered = Work::new(&state.tasks, call.answer(None, limit, |_| {})).await;

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::routing::post;
+use pgonce::Once;
 use pgonce::scope::Stale;
-use pgonce_http::{Caller, Policy};
-use pgonce_testkit::Postgres;
+use pgonce_http::{Caller, IdempotencyLayer, Policy};
+use pgonce_testkit::{Action, CuttingProxy, Direction, Fault, Message, Postgres};
 
 use crate::support::{
     Gate, Reply, SCOPE, SOON, Site, TestDriver, World, effect, for_each_driver, logged, made, until,
@@ -387,4 +388,51 @@ async fn a_claim_that_comes_too_late_is_given_back<D: TestDriver>(world: World<D
     assert_eq!(world.number("select last_value from tries").await, 3);
 }
 
-for_each_driver!(a_claim_that_comes_too_late_is_given_back);
+/// Whatever became of the reply to a claim: a database that then says who holds the key is not away.
+async fn work_that_fails_open_is_not_done_beside_a_living_holder<D: TestDriver>(world: World<D>) {
+    let proxy = CuttingProxy::start(("127.0.0.1", world.port)).unwrap();
+    let driver = D::connect(&proxy.url_for(&world.database), 1);
+    let once = Once::builder(driver).build().unwrap();
+    let open = limited(SCOPE).database_timeout(SOON).fail_open(true);
+    let open = IdempotencyLayer::leased(once, open).unwrap();
+    let gate = Gate::closed();
+    let at_gate = gate.clone();
+    let held = async move || {
+        at_gate.pass().await;
+        made()
+    };
+    let router = Router::new().route("/effects", post(async || made()).layer(open.clone()));
+    let (site, held) = (Site::open(router).await, post(held));
+    let holder = Router::new().route("/effects", held.layer(world.leased(limited(SCOPE))));
+    let holder = Site::open(holder).await;
+    let meanwhile = async {
+        gate.until_entered(1).await;
+        for ahead in 0..6 {
+            site.post("/effects", "k1", "").await.problem(409, "P4029");
+            let seen = proxy.transcript();
+            let (connection, direction) = (seen.last().unwrap().connection, Direction::ToServer);
+            let sent = |message: &&Message| {
+                (message.connection, message.direction) == (connection, direction)
+            };
+            proxy.arm(Fault {
+                connection,
+                direction,
+                message: seen.iter().filter(sent).count() as u64 + ahead,
+                action: Action::DropReply,
+            });
+            let reply = site.post("/effects", "k1", "").await;
+            assert!([409, 503].contains(&reply.status), "{ahead}: {reply:?}");
+            proxy.disarm();
+        }
+        assert!(proxy.fired().is_some());
+        gate.let_pass(1);
+    };
+    let (reply, ()) = tokio::join!(holder.post("/effects", "k1", ""), meanwhile);
+    assert_eq!(reply.status, 201);
+    assert_eq!(open.counters().unprotected(), 0);
+}
+
+for_each_driver!(
+    a_claim_that_comes_too_late_is_given_back,
+    work_that_fails_open_is_not_done_beside_a_living_holder,
+);
