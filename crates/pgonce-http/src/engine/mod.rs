@@ -192,15 +192,9 @@ async fn prepare<D: Driver, S: Clone>(
         // No retry can find it; the row is the price of a transaction that ends like the others.
         None => format!("unkeyed#{}", pgonce::key::fresh()),
     };
-    let made = async {
-        let print = request::fingerprint(&head, &body.bytes, &operation, policy).await?;
-        let intent = Intent::with_fingerprint(scope, name, print)?.tenant(tenant)?;
-        Ok(match request::correlation(&head, policy) {
-            Some(id) => intent.correlation(id),
-            None => intent,
-        })
-    };
-    let mut intent = made.await.map_err(|error: Error| match error {
+    let made = request::fingerprint(&head, &body.bytes, &operation, policy)
+        .and_then(|print| Intent::with_fingerprint(scope, name, print)?.tenant(tenant));
+    let mut intent = made.map_err(|error: Error| match error {
         // Key and scope were checked before: it is the tenant.
         Error::Invalid(problem) => Problem::ours(
             StatusCode::BAD_REQUEST,
@@ -209,6 +203,9 @@ async fn prepare<D: Driver, S: Clone>(
         ),
         other => Problem::from(&other),
     })?;
+    if let Some(id) = request::correlation(&head, policy) {
+        intent = intent.correlation(id);
+    }
     let keyed = key.is_some();
     match key {
         Some(key) => {

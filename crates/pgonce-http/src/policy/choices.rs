@@ -99,7 +99,7 @@ pub enum RequestPrint {
     Only(Vec<String>),
     /// A JSON document without these members, as JSON pointers.
     Except(Vec<String>),
-    /// Part by part: names, file names, types and contents; the boundary does not count.
+    /// Part by part: headers and contents as they came; the boundary does not count.
     Multipart,
     /// A function of yours.
     Custom(Print),

@@ -101,7 +101,7 @@ pub(crate) fn correlation(head: &Parts, policy: &Policy) -> Option<String> {
 }
 
 /// The fingerprint: operation, version, path, query and body, each as the policy says.
-pub(crate) async fn fingerprint(
+pub(crate) fn fingerprint(
     head: &Parts,
     body: &Bytes,
     operation: &str,
@@ -122,7 +122,7 @@ pub(crate) async fn fingerprint(
     if let Some(query) = query.filter(|_| policy.with_query) {
         request["query"] = query.into();
     }
-    let (name, meaning) = meaning(head, body, &policy.fingerprint).await;
+    let (name, meaning) = meaning(head, body, &policy.fingerprint);
     request[name] = meaning;
     match &policy.fingerprint {
         RequestPrint::Only(pointers) if name == JSON => {
@@ -141,7 +141,7 @@ pub(crate) async fn fingerprint(
 const JSON: &str = "json";
 
 /// What the body means, and the member that carries it.
-async fn meaning(head: &Parts, body: &Bytes, print: &RequestPrint) -> (&'static str, Value) {
+fn meaning(head: &Parts, body: &Bytes, print: &RequestPrint) -> (&'static str, Value) {
     let (as_json, as_parts) = match print {
         RequestPrint::Custom(print) => {
             return ("custom", hex(print.0(head, body).as_bytes()).into());
@@ -159,7 +159,7 @@ async fn meaning(head: &Parts, body: &Bytes, print: &RequestPrint) -> (&'static 
     if as_json && let Some(value) = exact::json(body) {
         return (JSON, value);
     }
-    if as_parts && let Some(parts) = multipart::parts(content_type(head), body).await {
+    if as_parts && let Some(parts) = multipart::parts(content_type(head), body) {
         return ("parts", parts);
     }
     ("bytes", hex(&Sha256::digest(body)).into())

@@ -1,24 +1,35 @@
 //! Multipart forms by their parts: the boundary is another one on every try.
 
-use bytes::Bytes;
-use multer::Multipart;
-use serde_json::{Value, json};
+use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
-/// The parts in their order, each with its name, file name, type and content; `None` where the
-/// body is no multipart form.
-pub(super) async fn parts(content_type: &str, body: &Bytes) -> Option<Value> {
+/// The digests of what stands between the delimiters: each part with its headers, as it came; `None` where the body is no
+/// multipart form. Nothing is left out but the boundary: who reads the form may see what no other reader does.
+pub(super) fn parts(content_type: &str, body: &[u8]) -> Option<Value> {
     let boundary = multer::parse_boundary(content_type).ok()?;
-    let body = body.clone();
-    let stream = futures_util::stream::once(async move { Ok::<_, std::convert::Infallible>(body) });
-    let mut form = Multipart::new(stream, boundary);
-    let mut parts = Vec::new();
-    while let Some(part) = form.next_field().await.ok()? {
-        let name = part.name().map(str::to_owned);
-        let file = part.file_name().map(str::to_owned);
-        let kind = part.content_type().map(ToString::to_string);
-        let content = super::hex(&Sha256::digest(part.bytes().await.ok()?));
-        parts.push(json!({ "name": name, "file": file, "type": kind, "sha256": content }));
+    // The first one may have no line before it that it would end.
+    let first = format!("--{boundary}").into_bytes();
+    let delimiter = [b"\r\n", &*first].concat();
+    let digest = |piece: &[u8]| Value::from(super::hex(&Sha256::digest(piece)));
+    let mut pieces = Vec::new();
+    let (mut begin, mut at) = (0, 0);
+    while let Some(rest) = body.get(at..) {
+        let after = rest.strip_prefix(&*delimiter);
+        let after = after.or_else(|| rest.strip_prefix(&*first).filter(|_| at == 0));
+        let Some((after, end @ (b"\r\n" | b"--"))) =
+            after.and_then(|all| Some((all, all.get(..2)?)))
+        else {
+            at += 1;
+            continue;
+        };
+        pieces.push(digest(body.get(begin..at)?));
+        if end == b"--" {
+            pieces.push(digest(after));
+            return Some(pieces.into());
+        }
+        // The end of its line may belong to the next one as well.
+        begin = body.len() - after.len();
+        at = begin;
     }
-    Some(parts.into())
+    None
 }

@@ -11,7 +11,7 @@ use pgonce::scope::Busy;
 use pgonce_http::{ApiVersion, Caller, HandlerError, Key, Policy, Print, RequestPrint, Tx};
 
 use crate::support::{
-    Gate, SCOPE, Site, TestDriver, World, effect, for_each_driver, leave_effect, made,
+    Gate, Reply, SCOPE, Site, TestDriver, World, effect, for_each_driver, leave_effect, made,
 };
 
 for_each_driver!(
@@ -199,6 +199,50 @@ async fn a_form_counts_by_its_parts_and_not_by_its_boundary() {
     assert_eq!(send(b"\0\x01\xff").await, 201);
     assert_eq!(send(b"\0\x01\xfe").await, 422);
     assert_eq!(world.effects().await, 1);
+}
+
+#[tokio::test]
+async fn all_that_the_parts_of_a_form_say_counts() {
+    let world: World = World::new().await;
+    let handler = post(async |_: axum::body::Bytes| made());
+    let layer = world.leased(Policy::new(SCOPE, Caller::None));
+    let site = Site::open(Router::new().route("/leased", handler.layer(layer))).await;
+    let send = async |key: usize, boundary: &str, headers: &[u8]| {
+        let [begin, end] = ["", "--"].map(|end| format!("--{boundary}{end}\r\n").into_bytes());
+        let body = [&begin, headers, b"\r\n\r\n12\r\n", &*end].concat();
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        let request = site.request("/leased", &key.to_string());
+        let request = request.header("content-type", kind).body(body);
+        let reply = Reply::read(request.send().await.unwrap()).await;
+        (reply.status, reply.replayed())
+    };
+    const DATA: &[u8] = b"Content-Disposition: form-data; ";
+    let pairs: [[&[u8]; 2]; 6] = [
+        [
+            b"name=a; filename*=UTF-8''alice.pdf",
+            b"name=a; filename*=UTF-8''bob.pdf",
+        ],
+        [
+            b"name=a; filename=\"x\"; filename*=UTF-8''a",
+            b"name=a; filename=\"x\"; filename*=UTF-8''b",
+        ],
+        [b"Name=\"amount\"", b"Name=\"fee\""],
+        [b"name=\"h\xe9\"", b"name=\"h\xe8\""],
+        [
+            b"name=a\r\nContent-Type: text/plain; a",
+            b"name=a\r\nContent-Type: image/png; b",
+        ],
+        [
+            b"name=a\r\nX-To: a\r\nX-To: c",
+            b"name=a\r\nX-To: b\r\nX-To: c",
+        ],
+    ];
+    for (key, [one, other]) in pairs.into_iter().enumerate() {
+        let (one, other) = ([DATA, one].concat(), [DATA, other].concat());
+        assert_eq!(send(key, "first", &one).await, (201, false), "{key}");
+        assert_eq!(send(key, "second", &one).await, (201, true), "{key}");
+        assert_eq!(send(key, "first", &other).await, (422, false), "{key}");
+    }
 }
 
 #[tokio::test]
