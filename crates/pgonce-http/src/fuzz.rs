@@ -86,7 +86,8 @@ fn fuzz_a_stored_answer_is_replayed_or_is_none() {
         let Ok(value) = serde_json::from_slice(input) else {
             return;
         };
-        if let Some(response) = Stored::read(&value).and_then(|stored| stored.replay(&policy)) {
+        if let Some(response) = Stored::read(&value).and_then(|stored| stored.replay(&policy, None))
+        {
             assert!((100..1000).contains(&response.status().as_u16()));
         }
     });

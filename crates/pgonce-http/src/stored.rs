@@ -8,6 +8,7 @@ use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use pgonce::Failure;
 use serde::{Deserialize, Serialize};
 
 use crate::body::Whole;
@@ -166,12 +167,13 @@ impl Stored {
             .filter(|stored| stored.http == FORM)
     }
 
-    /// The answer once more; `None` where the record is malformed.
-    pub(crate) fn replay(self, policy: &Policy) -> Option<Response> {
+    /// The answer once more; `None` where the record is malformed. `refused` is the failure that it belongs to.
+    pub(crate) fn replay(self, policy: &Policy, refused: Option<&Failure>) -> Option<Response> {
         let status = StatusCode::from_u16(self.status).ok()?;
         let expires = self.expires;
         let mut response = if self.unkept {
-            not_kept()
+            refused
+                .map_or_else(not_kept, Problem::refused)
                 .with("original_status", status.as_u16())
                 .into_response_at(&policy.errors_at)
         } else {

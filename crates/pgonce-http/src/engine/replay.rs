@@ -33,12 +33,12 @@ pub(crate) async fn replayed<D: Driver>(
 }
 
 fn render(policy: &Policy, replay: &Replay) -> Result<Response, Problem> {
-    let value = match replay {
-        Replay::Done(ack) => ack.json(),
-        Replay::Refused(failure) => failure.answer(),
+    let (value, refused) = match replay {
+        Replay::Done(ack) => (ack.json(), None),
+        Replay::Refused(failure) => (failure.answer(), Some(failure)),
     };
     if let Some(stored) = value.and_then(Stored::read) {
-        return stored.replay(policy).ok_or_else(|| {
+        return stored.replay(policy, refused).ok_or_else(|| {
             tracing::error!("a stored answer cannot be read; was it changed by hand?");
             Problem::ours(
                 StatusCode::INTERNAL_SERVER_ERROR,

@@ -6,10 +6,10 @@ use axum::extract::Path;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use http::{HeaderName, HeaderValue, StatusCode};
-use pgonce_http::{Caller, Oversize, Policy, ReplayHeaders, Tx};
+use pgonce_http::{Caller, HandlerError, Key, Oversize, Policy, ReplayHeaders, Tx};
 use reqwest::Client;
 
-use crate::support::{SCOPE, Site, TestDriver, World, chunks, for_each_driver};
+use crate::support::{SCOPE, Site, TestDriver, World, chunks, for_each_driver, leave_effect};
 
 for_each_driver!(every_answer_is_replayed_byte_by_byte);
 
@@ -268,6 +268,11 @@ async fn an_answer_that_is_too_large_is_refused_whole_or_passed_whole() {
     let small = |scope: &str| Policy::new(scope, Caller::None).max_response(12);
     let pass = |scope: &str| small(scope).oversize(Oversize::PassUnkept);
     let stream = async || Body::from_stream(chunks(&["12345", "67890", "abc"]));
+    let refusal = async || (StatusCode::NOT_FOUND, "1234567890abc");
+    let refused = async |mut tx: Tx<pgonce::driver::sqlx::Sqlx>, key: Key| {
+        leave_effect(&mut tx, &key, "").await?;
+        Ok::<_, HandlerError>((StatusCode::NOT_FOUND, "1234567890abc"))
+    };
     let router = Router::new()
         .route("/atomic/refuse", post(big).layer(world.atomic(small("a"))))
         .route("/atomic/pass", post(big).layer(world.atomic(pass("b"))))
@@ -276,6 +281,8 @@ async fn an_answer_that_is_too_large_is_refused_whole_or_passed_whole() {
             post(stream).layer(world.leased(small("c"))),
         )
         .route("/leased/pass", post(stream).layer(world.leased(pass("d"))))
+        .route("/atomic/no", post(refused).layer(world.atomic(pass("f"))))
+        .route("/leased/no", post(refusal).layer(world.leased(pass("g"))))
         .route(
             "/fits",
             post(big).layer(world.atomic(Policy::new("e", Caller::None).max_response(13))),
@@ -304,6 +311,16 @@ async fn an_answer_that_is_too_large_is_refused_whole_or_passed_whole() {
         assert_eq!(
             (&document["reason"], &document["original_status"]),
             (&"answer_not_kept".into(), &200.into())
+        );
+    }
+    for path in ["/atomic/no", "/leased/no"] {
+        assert_eq!(site.post(path, "k1", "").await.status, 404);
+        let again = site.post(path, "k1", "").await;
+        assert!(again.replayed());
+        let document = again.problem(422, "P4030");
+        assert_eq!(
+            (&document["reason"], &document["original_status"]),
+            (&"http_404".into(), &404.into())
         );
     }
     assert_eq!(site.post("/fits", "k1", "").await.body, b"1234567890abc");
