@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
+use std::time::Duration;
+
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::ack::{Ack, Done, IntoAck, is_unknown_character};
@@ -81,7 +83,7 @@ impl<D: Driver> Lease<D> {
     /// result is [`Error::Fenced`]: the next holder must not meet a twin. Where the lease is over
     /// already, it is renewed first, and `work` begins only if nobody else has taken over.
     pub async fn renew_while<F: Future>(&mut self, work: F) -> Result<F::Output> {
-        if self.is_over() {
+        if self.left().is_zero() {
             // Over before the work begins, which it does only where nobody else holds the intent.
             let mut tries = self.tries();
             while let Err(error) = self.held().heartbeat().await {
@@ -124,10 +126,10 @@ impl<D: Driver> Lease<D> {
         }
     }
 
-    /// Whether it has run out, by the clock of this process: somebody else may hold the intent.
+    /// How long it still holds, by the clock of this process; at zero, somebody else may hold the intent.
     #[doc(hidden)]
-    pub fn is_over(&self) -> bool {
-        Instant::now() >= self.term.expiry()
+    pub fn left(&self) -> Duration {
+        (self.term.expiry()).saturating_duration_since(Instant::now())
     }
 
     /// Renews the lease once, by its own length.

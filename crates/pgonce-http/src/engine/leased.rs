@@ -38,8 +38,21 @@ pub(super) async fn run<D: Driver, S: HttpService>(mut job: Job<D, S>) -> Result
             attempt_once(job, lease, kept)
         })
         .await;
-    answered.live.end(ran)
+    match ran {
+        Err(Error::Work(error)) if error.is::<OnHold>() => Err(Error::Busy {
+            retry_after: error
+                .downcast_ref()
+                .map_or(Duration::ZERO, |OnHold(left)| *left),
+            accepted: false,
+        }),
+        ran => answered.live.end(ran),
+    }
 }
+
+/// The work of a process that ended without a result waits for an operator; the next look is worth it after this time.
+#[derive(Debug, thiserror::Error)]
+#[error("whether it happened is unknown, and an operator has to find out")]
+struct OnHold(Duration);
 
 /// How the call of this request ended, whatever becomes of the claim that it was made under.
 #[derive(Default)]
@@ -73,13 +86,15 @@ async fn attempt_once<D: Driver, S: HttpService>(
         let known = answered.to_record().clone();
         return match known {
             Some(to_record) => settle(job, &mut lease, to_record).await,
+            // Also where the contract hands the work on: this route leaves it to an operator.
+            None if policy.stale == Stale::Hold => Err(Error::work(OnHold(lease.left()))),
             None => Err(abandoned().into()),
         };
     }
     // Its reply came too late: somebody else may have settled it. `finish` calls whatever becomes of the lease, so that nothing
     // begins before the database says that it holds; `renew_while` sees to that by itself.
     if policy.stale != Stale::Takeover
-        && lease.is_over()
+        && lease.left().is_zero()
         && let Err(error) = in_time(policy.database_timeout, lease.heartbeat()).await
     {
         give_back(&lease, policy.database_timeout).await;

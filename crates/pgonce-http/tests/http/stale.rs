@@ -15,6 +15,7 @@ for_each_driver!(
     abandoned_work_is_not_done_again,
     abandoned_work_is_taken_over_where_the_policy_says_so,
     abandoned_work_waits_for_an_operator_where_the_contract_says_so,
+    abandoned_work_waits_for_an_operator_where_only_the_policy_says_so,
 );
 
 type Runs = Arc<AtomicUsize>;
@@ -75,4 +76,19 @@ async fn abandoned_work_waits_for_an_operator_where_the_contract_says_so<D: Test
     let (site, runs) = abandoned(&world, policy).await;
     site.post("/effects", "k1", "").await.problem(409, "P4029");
     assert_eq!(runs.load(SeqCst), 1);
+}
+
+async fn abandoned_work_waits_for_an_operator_where_only_the_policy_says_so<D: TestDriver>(
+    world: World<D>,
+) {
+    // Nobody has defined the scope: its contract would hand the work to the next one.
+    let policy = Policy::new(SCOPE, Caller::None).stale(Stale::Hold);
+    let (site, runs) = abandoned(&world, policy).await;
+    for _ in 0..2 {
+        let reply = site.post("/effects", "k1", "").await;
+        reply.problem(409, "P4029");
+        assert!(reply.headers.contains_key("retry-after"));
+    }
+    let waiting = "select count(*) from pgonce.intent where status = 'processing'";
+    assert_eq!((world.number(waiting).await, runs.load(SeqCst)), (1, 1));
 }
