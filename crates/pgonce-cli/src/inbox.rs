@@ -57,7 +57,7 @@ struct Retry {
     /// The message's number, as `list` shows it.
     #[arg(required_unless_present = "all")]
     seq: Option<i64>,
-    /// Every poison message of the consumer.
+    /// Every poison message of the consumer but those whose id came before with another payload.
     #[arg(long, conflicts_with = "seq")]
     all: bool,
     /// Why; it is kept with your name.

@@ -245,6 +245,22 @@ async fn another_payload_under_the_same_id_is_stored_once_for_an_operator() {
         poison.iter().all(|p| p.code.as_deref() == Some("P4050")),
         "{poison:?}"
     );
+    // What came first is applied: what came under its id later is none of those that are all retried together.
+    finish(&inbox, &claim(&inbox, "me").await[0]).await.unwrap();
+    let no_id = StoreAs::Poison {
+        code: "no_id".to_owned(),
+        reason: "it has none".to_owned(),
+        keep_bytes: 100,
+    };
+    let stored = inbox
+        .store("c", "hook", &Message::new("", "four"), &no_id)
+        .await;
+    assert_eq!(stored.unwrap(), StoreResult::New);
+    assert_eq!(inbox.retry("c", None, "all").await.unwrap(), 1);
+    assert_eq!(&*claim(&inbox, "me").await[0].message.payload, b"four");
+    let one = inbox.retry("c", Some(poison[0].seq), "looked at").await;
+    assert_eq!(one.unwrap(), 1);
+    assert_eq!(&*claim(&inbox, "me").await[0].message.payload, b"two");
 }
 
 #[tokio::test]

@@ -184,9 +184,10 @@ const POISON: &[Column] = &[
     ("Received", "received_at", Kind::Time),
 ];
 
-/// How many a retry of all reaches, as `pgonce.retry_messages` has it: those of every tenant, and none whose payload was cut when it was stored.
-const RETRYABLE: &str = "select least(count(*) filter (where x.is_whole), 1000) as retryable, count(*) > 1000 as retryable_cut \
-     from (select octet_length(m.payload) = m.size as is_whole from pgonce.inbox_message m \
+/// How many a retry of all reaches, as `pgonce.retry_messages` has it: those of every tenant, none whose payload was cut when it was stored, and
+/// none whose id came before with another payload.
+const RETRYABLE: &str = "select least(count(*) filter (where x.is_reached), 1000) as retryable, count(*) > 1000 as retryable_cut \
+     from (select m.holds_key and octet_length(m.payload) = m.size as is_reached from pgonce.inbox_message m \
            where m.consumer = $1 and m.status = 'failed_final' and m.skipped_at is null order by m.seq limit 1001) x";
 
 pub(super) async fn inbox(app: &App, fields: &Fields) -> Result<Vec<Section>, Error> {

@@ -1,5 +1,6 @@
 -- pgonce.retry_messages(p_consumer, p_seq, p_reason, p_tenant): retries failed messages: one, or every
---          poison message where p_seq is null.
+--          poison message where p_seq is null, but for those whose id came before with another payload: what
+--          came first may have been applied, so that each of them needs a decision of its own.
 -- answers  how many
 -- locks    their rows
 -- writes   status received, due now; a row of pgonce.operator_act for each
@@ -19,7 +20,7 @@ begin
         select m.* from pgonce.inbox_message m
          where m.consumer = p_consumer collate "C" and (p_tenant is null or m.tenant = p_tenant collate "C")
            and case when p_seq is null then m.status = 'failed_final' and m.skipped_at is null
-                       and octet_length(m.payload) = m.size
+                       and m.holds_key and octet_length(m.payload) = m.size
                     else m.seq = p_seq and m.status in ('failed_retryable', 'failed_final') end
          order by m.seq for update
     loop
