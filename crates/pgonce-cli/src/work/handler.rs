@@ -35,29 +35,33 @@ impl SqlFunction {
     pub(super) async fn find(driver: &TokioPostgres, function: &str) -> Result<Self, CliError> {
         let hint =
             "Create it first: create function NAME(p_job jsonb) returns jsonb, or returns void.";
+        // Found as the caller's path finds it; the look-up itself is PostgreSQL's.
         let statement = Statement {
-            sql: "select p.proretset::text, (p.prorettype = 'pg_catalog.void'::pg_catalog.regtype)::text \
-                  from pg_catalog.pg_proc p where p.oid = pg_catalog.to_regprocedure($1)"
+            sql: "select p.proretset::pg_catalog.text, \
+                  (p.prorettype operator(pg_catalog.=) 'pg_catalog.void'::pg_catalog.regtype)::pg_catalog.text \
+                  from pg_catalog.pg_proc p where p.oid operator(pg_catalog.=) pg_catalog.to_regprocedure($1)"
                 .into(),
             keep: false,
             pooled: false,
         };
         let name = format!("{function}(jsonb)");
+        let found_by = format!("{function}(pg_catalog.jsonb)");
         let mut session = driver.acquire().await?;
         let rows = session
-            .query(&statement, &[Param::Text(Some(&name))])
+            .query(&statement, &[Param::Text(Some(&found_by))])
             .await?;
         session.keep();
         let row = rows.into_iter().next().map(|row| {
             let flags = row.into_iter().map(|flag| flag.as_deref() == Some("true"));
             flags.collect::<Vec<_>>()
         });
+        let call = format!("{function}($1::pg_catalog.text::pg_catalog.jsonb)");
         match row.as_deref() {
             Some([false, true]) => Ok(Self {
-                statement: format!("select {function}($1::text::jsonb)::text"),
+                statement: format!("select {call}::pg_catalog.text"),
             }),
             Some([false, false]) => Ok(Self {
-                statement: format!("select pg_catalog.to_jsonb({function}($1::text::jsonb))::text"),
+                statement: format!("select pg_catalog.to_jsonb({call})::pg_catalog.text"),
             }),
             Some(_) => Err(CliError::new(
                 exit::USAGE,

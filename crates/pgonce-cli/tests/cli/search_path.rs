@@ -1,7 +1,9 @@
 //! No command runs a stranger's code, whatever schemas the caller's search_path names first; and what users name is still
 //! found on that path.
 
+use crate::consume::wait_for;
 use crate::fixture::Fixture;
+use crate::relay::Running;
 
 /// In the first pg_catalog is found late; in the second, as usual, first, and a twin wins only where it fits better.
 const PATHS: &[&str] = &["evil, pg_catalog, public", "evil, public"];
@@ -354,6 +356,53 @@ async fn no_command_runs_a_strangers_code() {
             !format!("{doctor:?}").contains("stranger") && !doctor.out.contains("not-checked"),
             "{doctor:?}"
         );
+    }
+}
+
+/// Those that run on find the user's functions on the path, and nothing else.
+#[tokio::test]
+async fn neither_a_worker_nor_a_consumer_runs_a_strangers_code() {
+    let fixture = Fixture::installed().await;
+    let functions = "
+        create table done (what text not null);
+        create function job(p_job jsonb) returns jsonb language sql set search_path = pg_catalog, pg_temp
+            as $$ insert into public.done values ('job'); select p_job $$;
+        create function quiet_job(p_job jsonb) returns void language sql set search_path = pg_catalog, pg_temp
+            as $$ insert into public.done values ('quiet job') $$;
+        create function message(p_message jsonb) returns void language sql set search_path = pg_catalog, pg_temp
+            as $$ insert into public.done values ('message') $$;
+        select pgonce.create_subscription('c');";
+    fixture.sql(functions).await;
+    fixture
+        .sql(include_str!("../../../../tests/hostile/twins.sql"))
+        .await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("work.toml");
+    let file = file.to_str().unwrap();
+    let workers = "[[workers]]\nqueues = [\"a\"]\nsql = \"job\"\n[[workers]]\nqueues = [\"b\"]\nsql = \"quiet_job\"\n";
+    std::fs::write(file, workers).unwrap();
+    for path in PATHS {
+        let name = fixture.database.name();
+        let take_over = format!("alter database {name} set search_path = {path}");
+        fixture.sql(&take_over).await;
+        let send = "delete from done; select pgonce.enqueue('a', '1'), pgonce.enqueue('b', '2'), pgonce.publish('t', 'x', 's', '{}')";
+        fixture.sql(send).await;
+        let worker = Running::of(&fixture, "work", &[file]);
+        let args = [
+            "--consumer",
+            "c",
+            "--source",
+            "outbox:c",
+            "--sql",
+            "message",
+        ];
+        let consumer = Running::of(&fixture, "consume", &args);
+        let all = "select (count(distinct what) = 3)::int::bigint from done";
+        let running = [&worker, &consumer];
+        wait_for(&fixture, path, all, &running).await;
+        for one in running {
+            assert!(!one.log().contains("stranger"), "{path}: {}", one.log());
+        }
     }
 }
 
