@@ -213,6 +213,54 @@ async fn stored_messages_go_when_they_are_done_and_never_before() {
     assert_eq!(see.text(left).await, "m1 m2");
 }
 
+/// Its copies were promised to be known for ten days. What comes later under the same id is a message of its own, also where what
+/// was stored of the first is still there.
+#[tokio::test]
+async fn a_message_that_comes_after_its_marker_went_is_kept() {
+    let world = world().await;
+    let see = &world.see;
+    let keep = "select pgonce.define_inbox('c', '10 days', '5 days', '100 days'); \
+         update pgonce.inbox_contract set kept_before = null, kept_before_until = null where consumer = 'c'";
+    see.run(keep).await;
+    let store = async |id: &str, outcome: &str| {
+        let sql = format!(
+            "select pgonce.store_message('c', 's', '{id}', '', p_outcome => '{outcome}', p_key => 'k')"
+        );
+        see.text(&sql).await
+    };
+    let claim = "select coalesce(string_agg(m.message_id, ' ' order by m.seq), '') from pgonce.claim_messages('c', 'me', '1 s', 9) m";
+    store("done", "receive").await;
+    see.run("select pgonce.finish_messages('c', (select jsonb_agg(to_jsonb(m)) from pgonce.claim_messages('c', 'me', '1 s', 1) m))").await;
+    store("skipped", "poison").await;
+    see.run("select pgonce.skip_message('c', seq, 'x') from pgonce.inbox_poison")
+        .await;
+    store("open", "poison").await;
+    see.run("select pgonce._move_clock('11 days')").await;
+    maintain(see).await;
+    assert_eq!(
+        see.number("select count(*) from pgonce.inbox_marker").await,
+        0
+    );
+    for (id, outcome, verdict) in [
+        ("done", "receive", "new"),
+        ("skipped", "retry", "new"),
+        ("open", "receive", "duplicate"),
+    ] {
+        assert_eq!(store(id, outcome).await, verdict, "{id}");
+        assert_eq!(store(id, outcome).await, "duplicate", "{id}");
+    }
+    let rows = "select string_agg(concat_ws(' ', message_id, status, attempts, (settled_at is null)::text), ', ' order by seq) from pgonce.inbox_message";
+    assert_eq!(
+        see.text(rows).await,
+        "open failed_final 0 true, done received 0 true, skipped failed_retryable 1 true"
+    );
+    // It is in its place behind what is stored of its key.
+    assert_eq!(see.text(claim).await, "");
+    see.run("select pgonce.skip_message('c', seq, 'x') from pgonce.inbox_poison")
+        .await;
+    assert_eq!(see.text(claim).await, "done");
+}
+
 #[tokio::test]
 async fn a_purge_is_bounded_and_two_at_once_do_not_meet() {
     let world = world().await;
@@ -342,4 +390,15 @@ async fn a_contract_over_thousands_of_years_stops_nobody() {
     see.run("select pgonce._purge_inbox()").await;
     let copy = "select pgonce.accept('longer', 's', 'm')";
     assert_eq!(see.text(copy).await, "f");
+}
+
+/// As with the contract of scope "*": no look-up would ever find it.
+#[tokio::test]
+async fn the_contract_of_all_other_consumers_is_of_no_tenant() {
+    let world = world().await;
+    let define = |tenant: &str| {
+        format!("select pgonce.define_inbox('*', '20 days', p_tenant => '{tenant}')")
+    };
+    assert_eq!(world.see.code(&define("acme")).await, "22023");
+    world.see.run(&define("")).await;
 }

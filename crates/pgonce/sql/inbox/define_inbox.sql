@@ -27,6 +27,9 @@ declare
 begin
     if (octet_length(p_consumer) between 1 and 255 and octet_length(p_tenant) <= 255) is not true then
         perform pgonce._raise_message_fenced(p_consumer, 'x', 'x', p_tenant);
+    elsif p_consumer collate "C" = '*' and p_tenant collate "C" <> '' then
+        raise exception 'the contract of consumer "*" is not for one tenant' using errcode = '22023',
+            hint = 'Define it without a tenant, or the contract of a consumer with one.';
     end if;
     v_after := row(p_tenant, p_consumer, p_keep, p_redelivery, p_keep_stored, p_max_attempts, p_backoff,
         p_max_backoff, null, null, pgonce.now())::pgonce.inbox_contract;

@@ -1,10 +1,10 @@
 -- pgonce.store_message(p_consumer, p_source, p_message_id, p_payload, ...): stores a message without applying
 --          it: it is applied from here later, without its source.
 -- answers  new        it is stored; once this is committed its source may forget it
---          duplicate  it was stored or applied before
+--          duplicate  it was stored or applied before, and its marker is still there or it is not done yet
 --          conflict   its id came before with another payload: it is stored as a poison message, for which nothing waits
 -- locks    the message's marker
--- writes   its marker and one row of pgonce.inbox_message. p_outcome is what it is stored as:
+-- writes   its marker and one row of pgonce.inbox_message, in place of one that is done and whose marker is gone. p_outcome is what it is stored as:
 --            receive  to be applied as soon as it is its turn
 --            retry    a transient failure: again after a pause, or failed_final after the last attempt
 --            poison   it can never be applied as it is: failed_final
@@ -72,8 +72,15 @@ begin
         v_row.status := 'received';
         v_row.due_at := v_now;
     end if;
-    insert into pgonce.inbox_message select (v_row).*
-    on conflict on constraint one_stored_message_per_payload do nothing;
-    return coalesce(v_verdict, 'new');
+    -- A row may outlive its marker. Where that one is done, this is a message of its own, with a place of its own among those of its
+    -- key; else it is what waits there.
+    insert into pgonce.inbox_message as m select (v_row).*
+    on conflict on constraint one_stored_message_per_payload do update
+        set seq = excluded.seq, size = excluded.size, status = excluded.status, attempts = excluded.attempts, due_at = excluded.due_at,
+            received_at = excluded.received_at, settled_at = null, settled_xid = null, skipped_at = null,
+            failure_code = excluded.failure_code, failure_message = excluded.failure_message, key = excluded.key,
+            holds_key = excluded.holds_key, type = excluded.type, headers = excluded.headers, payload = excluded.payload
+      where v_verdict is null and (m.status = 'processed' or m.skipped_at is not null);
+    return coalesce(v_verdict, case when found then 'new' else 'duplicate' end);
 end
 $$;
