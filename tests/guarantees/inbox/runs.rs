@@ -112,7 +112,41 @@ async fn what_waits_behind_one_message_costs_others_nothing<D: TestDriver>(world
     assert_eq!(ids(&claimed), "");
 }
 
+/// Messages that need manual action, of no key, and more of a blocked key than a claim looks at first.
+async fn what_needs_manual_action_costs_others_nothing<D: TestDriver>(world: World<D>) {
+    let inbox = world.owner.inbox();
+    store(&world, "1a").await;
+    let head = claim(&inbox, 1, 1).await;
+    inbox
+        .fail("c", &head[0], false, "no", "never")
+        .await
+        .unwrap();
+    let add = async |count: u64, changed: &str| {
+        let sql = format!(
+            "insert into pgonce.inbox_message select (jsonb_populate_record(m, jsonb_build_object(
+                'seq', nextval('pgonce.inbox_seq'), 'message_id', gen_random_uuid(), {changed}))).*
+             from pgonce.inbox_message m, generate_series(1, {count}) n where m.message_id = '1'"
+        );
+        world.see.run(&sql).await;
+    };
+    add(500, "'status', 'received', 'due_at', pgonce.now()").await;
+    let mut pages = Vec::new();
+    for (poison, free) in [(1000, "7b 8b 9-"), (20_000, "4c 5c 6-")] {
+        add(poison, "'key', null").await;
+        world.see.run("analyze pgonce.inbox_message").await;
+        store(&world, free).await;
+        let explain = "explain (analyze, buffers, format json) select * from pgonce._claim_messages('c', 'me', '1 hour', 10, 2)";
+        let plan: serde_json::Value = serde_json::from_str(&world.see.text(explain).await).unwrap();
+        let plan = &plan[0]["Plan"];
+        assert_eq!(plan["Actual Rows"].as_f64(), Some(3.0), "{plan}");
+        let read = |kind: &str| plan[kind].as_u64().unwrap();
+        pages.push(read("Shared Hit Blocks") + read("Shared Read Blocks"));
+    }
+    assert!(pages[1] < pages[0] + 300, "{pages:?} pages");
+}
+
 for_each_driver!(
+    what_needs_manual_action_costs_others_nothing,
     a_run_of_a_key_is_given_in_order_and_ends_where_it_must_wait,
     a_message_of_a_run_is_not_finished_before_its_turn,
     what_waits_behind_one_message_costs_others_nothing,

@@ -8,6 +8,8 @@ create or replace function pgonce._claim_messages(p_consumer text, p_owner text,
 returns table (tenant text, seq bigint, fence bigint, attempts integer, source text, message_id text, key text,
     type text, headers jsonb, payload bytea)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
+    -- Whatever the statistics say: what is looked at is looked up, row by row.
+    set enable_seqscan = off set enable_bitmapscan = off set enable_hashjoin = off set enable_mergejoin = off set jit = off
 as $$
 #variable_conflict use_column
 declare
@@ -23,21 +25,22 @@ begin
             hint = 'For example: pgonce.claim_messages(''billing'', ''host-7'', interval ''30 seconds'', 100).';
     end if;
     with early as materialized (
-        select m.tenant, m.seq from pgonce.inbox_message m
+        select m.tenant, m.seq, m.due_at from pgonce.inbox_message m
          where m.consumer = v_consumer and m.due_at <= v_now and m.status in ('received', 'processing', 'failed_retryable')
          order by m.due_at, m.seq
          limit v_window
     ), first as (
-        select m.seq from early e
-          join pgonce.inbox_message m on m.tenant = e.tenant and m.consumer = v_consumer and m.seq = e.seq
-         where m.due_at <= v_now and m.status in ('received', 'processing', 'failed_retryable')
-           and (m.key is null or not exists (
-                select from pgonce.inbox_message f
-                 where f.tenant = m.tenant and f.consumer = m.consumer and f.key = m.key and f.seq < m.seq
-                   and f.status <> 'processed' and f.skipped_at is null and f.holds_key))
-         order by m.due_at, m.seq
+        -- One after the other, until there are enough: what is locked is what is given.
+        select m.seq from (select e.tenant, e.seq from early e order by e.due_at, e.seq) e cross join lateral (
+            select m.seq from pgonce.inbox_message m
+             where m.tenant = e.tenant and m.consumer = v_consumer and m.seq = e.seq
+               and m.due_at <= v_now and m.status in ('received', 'processing', 'failed_retryable')
+               and (m.key is null or not exists (
+                    select from pgonce.inbox_message f
+                     where f.tenant = m.tenant and f.consumer = m.consumer and f.key = m.key and f.seq < m.seq
+                       and f.status <> 'processed' and f.skipped_at is null and f.holds_key))
+               for update of m skip locked) m
          limit p_limit
-           for update of m skip locked
     )
     select (select count(*) from early), coalesce(array_agg(f.seq), '{}') into v_seen, v_first from first f;
     if v_seen = v_window and cardinality(v_first)::bigint * p_per_key < p_limit then
@@ -50,31 +53,34 @@ begin
                      order by m.tenant limit 1)
               from tenants t where t.tenant is not null
         ), keys as (
-            select t.tenant, k.key, k.seq from tenants t cross join lateral (
-                select m.key, m.seq from pgonce.inbox_message m
+            select t.tenant, k.key, k.seq, k.due_at from tenants t cross join lateral (
+                select m.key, m.seq, m.due_at from pgonce.inbox_message m
                  where m.tenant = t.tenant and m.consumer = v_consumer and m.key is not null
                    and m.status <> 'processed' and m.skipped_at is null and m.holds_key
                  order by m.key, m.seq limit 1) k
             union all
-            select k.tenant, n.key, n.seq from keys k cross join lateral (
-                select m.key, m.seq from pgonce.inbox_message m
+            select k.tenant, n.key, n.seq, n.due_at from keys k cross join lateral (
+                select m.key, m.seq, m.due_at from pgonce.inbox_message m
                  where m.tenant = k.tenant and m.consumer = v_consumer and m.key > k.key
                    and m.status <> 'processed' and m.skipped_at is null and m.holds_key
                  order by m.key, m.seq limit 1) n
-        ), alone as (
-            select t.tenant, m.seq from tenants t cross join lateral (
-                select m.seq from pgonce.inbox_message m
-                 where m.tenant = t.tenant and m.consumer = v_consumer and m.key is null
-                   and m.status <> 'processed' and m.skipped_at is null and m.holds_key and m.due_at <= v_now
-                 limit p_limit) m
-        ), first as (
-            select m.seq from (select k.tenant, k.seq from keys k union all select a.tenant, a.seq from alone a) e
-              join pgonce.inbox_message m on m.tenant = e.tenant and m.consumer = v_consumer and m.seq = e.seq
-             where m.due_at <= v_now and m.status in ('received', 'processing', 'failed_retryable')
-               and m.seq <> all (v_first)
+        ), alone as materialized (
+            select m.tenant, m.seq, m.due_at from pgonce.inbox_message m
+             where m.consumer = v_consumer and m.key is null and m.due_at <= v_now
+               and m.status in ('received', 'processing', 'failed_retryable') and m.seq <> all (v_first)
              order by m.due_at, m.seq
+             limit p_limit
+        ), ready as materialized (
+            select k.tenant, k.seq, k.due_at from keys k where k.due_at <= v_now and k.seq <> all (v_first)
+            union all
+            select a.tenant, a.seq, a.due_at from alone a
+        ), first as (
+            select m.seq from (select r.tenant, r.seq from ready r order by r.due_at, r.seq) e cross join lateral (
+                select m.seq from pgonce.inbox_message m
+                 where m.tenant = e.tenant and m.consumer = v_consumer and m.seq = e.seq
+                   and m.due_at <= v_now and m.status in ('received', 'processing', 'failed_retryable')
+                   for update of m skip locked) m
              limit p_limit - cardinality(v_first)
-               for update of m skip locked
         )
         select coalesce(array_agg(f.seq), '{}') into v_more from first f;
         v_first := v_first || v_more;

@@ -1,5 +1,6 @@
 -- 0017_parked_in_order: a look at the parked events of one subject takes as long however many of them wait for their time, and how much of its
 -- events a projection began without is counted in messages where a consumer has stored them. Recovery finds its work by scope.
+-- A claim of stored messages of no key looks at those that are due and at no others.
 -- breaking: no
 
 -- Each holds relays up for the time that it takes to read the table once. What stands in a subject's way, and which of those that
@@ -12,6 +13,10 @@ create index parked_by_time on pgonce.parked (tenant, subscription, subject, due
 create index recoverable_intents on pgonce.intent (scope, coalesce(lease_until, last_at))
     where expires_at is null and (status = 'processing' or vanished_at is not null)
       and failure_code is distinct from 'needs_manual_action';
+
+-- Those that wait for nothing but their time, however many of a blocked key came before them.
+create index inbox_due_alone on pgonce.inbox_message (consumer, due_at, seq)
+    where key is null and status in ('received', 'processing', 'failed_retryable');
 
 -- It was a number of the log. Not where there is none: on Citus nobody may write the table.
 do $$ begin
