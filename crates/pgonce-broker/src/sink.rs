@@ -43,6 +43,21 @@ pub enum Delivery {
     Untried,
 }
 
+impl Delivery {
+    /// What takes the event is missing, or closed to us: an operator puts that right while the event is tried again with
+    /// the pauses of its subscription.
+    #[cfg(any(
+        feature = "nats",
+        feature = "rabbitmq",
+        feature = "redis",
+        feature = "kafka"
+    ))]
+    pub(crate) fn retry(reason: String) -> Self {
+        let after = Duration::ZERO;
+        Self::Retry { reason, after }
+    }
+}
+
 /// Where events go. One function is enough: [`Sink::send`].
 ///
 /// ```

@@ -154,13 +154,15 @@ fn failed(error: &KafkaError) -> Delivery {
         Some(
             RDKafkaErrorCode::MessageSizeTooLarge
             | RDKafkaErrorCode::InvalidMessageSize
-            | RDKafkaErrorCode::UnknownTopic
-            | RDKafkaErrorCode::UnknownTopicOrPartition
             | RDKafkaErrorCode::InvalidTopic
-            | RDKafkaErrorCode::TopicAuthorizationFailed
             | RDKafkaErrorCode::InvalidRecord
             | RDKafkaErrorCode::PolicyViolation,
         ) => Delivery::Poison { reason },
+        Some(
+            RDKafkaErrorCode::UnknownTopic
+            | RDKafkaErrorCode::UnknownTopicOrPartition
+            | RDKafkaErrorCode::TopicAuthorizationFailed,
+        ) => Delivery::retry(reason),
         _ => Delivery::Unavailable { reason },
     }
 }

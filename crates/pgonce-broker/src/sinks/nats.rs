@@ -8,6 +8,8 @@ use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::{
     Context, ContextBuilder, GetStreamErrorKind, PublishError, PublishErrorKind,
 };
+use async_nats::jetstream::publish::PublishAck;
+use async_nats::jetstream::stream::RawMessageErrorKind;
 use async_nats::{Client, ConnectErrorKind, HeaderMap, header};
 use pgonce::outbox::Message;
 use tokio::sync::watch;
@@ -52,7 +54,8 @@ impl NatsConfig {
 /// Publishes to a JetStream stream and waits for its acknowledgement.
 ///
 /// `Nats-Msg-Id` is the message id, so the stream itself drops what comes again within its duplicate
-/// window. Later than that, and for ever, subscriptions deduplicate by the same id.
+/// window. Later than that, and for ever, subscriptions deduplicate by the same id. A stream knows an id once, whatever
+/// the subject: what it dropped although it has it under another subject only is sent without `Nats-Msg-Id`.
 #[derive(Debug)]
 pub struct Nats {
     config: NatsConfig,
@@ -91,9 +94,11 @@ impl Nats {
         self.duplicate_window
     }
 
-    fn headers(&self, message: &Message) -> HeaderMap {
+    fn headers(&self, message: &Message, dedupe: bool) -> HeaderMap {
         let mut headers = HeaderMap::new();
-        headers.insert(header::NATS_MESSAGE_ID, message.id.to_string());
+        if dedupe {
+            headers.insert(header::NATS_MESSAGE_ID, message.id.to_string());
+        }
         headers.insert(header::NATS_EXPECTED_STREAM, &*self.config.stream);
         for (name, value) in envelope::headers(message, &self.config.source, "ce-") {
             headers.insert(name, envelope::ascii(&value));
@@ -102,6 +107,53 @@ impl Nats {
             headers.insert("content-type", "application/json");
         }
         headers
+    }
+
+    async fn publish(
+        &self,
+        subject: &str,
+        message: &Message,
+        dedupe: bool,
+    ) -> Result<PublishAck, PublishError> {
+        let (headers, body) = (self.headers(message, dedupe), envelope::body(message));
+        let publish = self
+            .context
+            .publish_with_headers(subject.to_owned(), headers, body.into());
+        publish.await?.await
+    }
+
+    async fn publish_once(&self, subject: &str, message: &Message) -> Delivery {
+        let ack = match self.publish(subject, message, true).await {
+            Ok(ack) if !ack.duplicate => return Delivery::Acknowledged,
+            Ok(ack) => ack,
+            Err(error) => return self.delivery_of(error, subject).await,
+        };
+        // The stream has the id, but maybe from another subscription or template, under a subject that is not ours.
+        match self.subject_at(ack.sequence).await {
+            Ok(Some(there)) if there == subject => return Delivery::Acknowledged,
+            // Gone already: whose it was is not known, and to come twice is better than never.
+            Ok(_) => {}
+            Err(reason) => return Delivery::Unavailable { reason },
+        }
+        match self.publish(subject, message, false).await {
+            Ok(_) => Delivery::Acknowledged,
+            Err(error) => self.delivery_of(error, subject).await,
+        }
+    }
+
+    /// The subject of a message of the stream, unless it is gone.
+    async fn subject_at(&self, sequence: u64) -> Result<Option<String>, String> {
+        let name = &self.config.stream;
+        let unknown = |error: &dyn std::fmt::Display| {
+            format!("stream {name} has the id, and does not say under which subject: {error}")
+        };
+        let stream = self.context.get_stream_no_info(name).await;
+        let stream = stream.map_err(|error| unknown(&error))?;
+        match stream.get_raw_message(sequence).await {
+            Ok(message) => Ok(Some(message.subject.to_string())),
+            Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => Ok(None),
+            Err(error) => Err(unknown(&error)),
+        }
     }
 
     /// Nobody took the subject: because no stream has it, or because its stream is just starting?
@@ -118,13 +170,11 @@ impl Nats {
             let reason = format!("stream {} does not take messages yet", self.config.stream);
             return Delivery::Unavailable { reason };
         }
-        Delivery::Poison {
-            reason: format!(
-                "stream {} does not have the subject {subject}, only {}",
-                self.config.stream,
-                subjects.join(", ")
-            ),
-        }
+        Delivery::retry(format!(
+            "stream {} does not have the subject {subject}, only {}",
+            self.config.stream,
+            subjects.join(", ")
+        ))
     }
 
     async fn delivery_of(&self, error: PublishError, subject: &str) -> Delivery {
@@ -132,7 +182,12 @@ impl Nats {
         match error.kind() {
             PublishErrorKind::StreamNotFound => self.unclaimed(subject).await,
             PublishErrorKind::MaxPayloadExceeded => Delivery::Poison { reason },
-            PublishErrorKind::Other if is_final(&error) => Delivery::Poison { reason },
+            PublishErrorKind::Other => match error_code(&error) {
+                Some(ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM) => Delivery::Poison { reason },
+                // The subject is another stream's.
+                Some(ErrorCode::STREAM_NOT_MATCH) => Delivery::retry(reason),
+                _ => Delivery::Unavailable { reason },
+            },
             _ => Delivery::Unavailable { reason },
         }
     }
@@ -155,19 +210,9 @@ impl Sink for Nats {
             let reason = "not connected to NATS".to_owned();
             return Delivery::Unavailable { reason };
         }
-        let (headers, body) = (self.headers(message), envelope::body(message));
-        let sent = async {
-            let publish = self
-                .context
-                .publish_with_headers(subject.clone(), headers, body.into());
-            publish.await?.await
-        };
         tokio::select! {
             biased;
-            sent = sent => match sent {
-                Ok(_) => Delivery::Acknowledged,
-                Err(error) => self.delivery_of(error, &subject).await,
-            },
+            delivery = self.publish_once(&subject, message) => delivery,
             _ = losses.changed() => Delivery::Unavailable {
                 reason: "the connection to NATS was lost before it acknowledged".to_owned(),
             },
@@ -231,17 +276,10 @@ fn not_connected(error: async_nats::ConnectError) -> Refusal {
     }
 }
 
-/// Whether the stream will say the same whenever it is asked again.
-fn is_final(error: &PublishError) -> bool {
+fn error_code(error: &PublishError) -> Option<ErrorCode> {
     let source = std::error::Error::source(error);
     let reply = source.and_then(|source| source.downcast_ref::<async_nats::jetstream::Error>());
-    reply.is_some_and(|reply| {
-        [
-            ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM,
-            ErrorCode::STREAM_NOT_MATCH,
-        ]
-        .contains(&reply.error_code())
-    })
+    reply.map(|reply| reply.error_code())
 }
 
 fn is_subject(subject: &str) -> bool {

@@ -58,7 +58,7 @@ impl RabbitMqConfig {
 /// Publishes to an exchange, persistent and mandatory, and waits for the confirmation.
 ///
 /// RabbitMQ does not deduplicate: subscriptions do, by `message_id`. A message that no queue takes comes
-/// back, and its subject is parked.
+/// back, and its subject is parked and tried again.
 #[derive(Debug)]
 pub struct RabbitMq {
     config: RabbitMqConfig,
@@ -168,10 +168,10 @@ impl RabbitMq {
 
     fn returned(&self, key: &str, returned: &BasicReturnMessage) -> Delivery {
         let reason = format!(
-            "no queue takes routing key {key:?} of exchange {:?} ({} {}): bind one, then redrive",
+            "no queue takes routing key {key:?} of exchange {:?} ({} {}): bind one",
             self.config.exchange, returned.reply_code, returned.reply_text
         );
-        Delivery::Poison { reason }
+        Delivery::retry(reason)
     }
 }
 
@@ -213,18 +213,13 @@ impl Sink for RabbitMq {
 fn delivery_of(error: &Error) -> Delivery {
     let reason = error.to_string();
     match error.kind() {
-        ErrorKind::ProtocolError(reply)
-            if matches!(
-                reply.kind(),
-                AMQPErrorKind::Soft(
-                    AMQPSoftError::PRECONDITIONFAILED
-                        | AMQPSoftError::ACCESSREFUSED
-                        | AMQPSoftError::CONTENTTOOLARGE
-                )
-            ) =>
-        {
-            Delivery::Poison { reason }
-        }
+        ErrorKind::ProtocolError(reply) => match reply.kind() {
+            AMQPErrorKind::Soft(
+                AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE,
+            ) => Delivery::Poison { reason },
+            AMQPErrorKind::Soft(AMQPSoftError::ACCESSREFUSED) => Delivery::retry(reason),
+            _ => Delivery::Unavailable { reason },
+        },
         _ => Delivery::Unavailable { reason },
     }
 }

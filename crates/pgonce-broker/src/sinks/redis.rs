@@ -109,9 +109,7 @@ impl RedisStreams {
                 Err(Failure::Aborted)
             }
             Err(error) => {
-                if error.is_unrecoverable_error() || error.is_timeout() {
-                    self.link.lost(&connection).await;
-                }
+                self.link.lost(&connection).await;
                 let reason = error.to_string();
                 Err(Failure::Down { reason })
             }
@@ -139,10 +137,12 @@ impl Sink for RedisStreams {
         match command.query_async::<String>(&mut talking).await {
             Ok(_) => Delivery::Acknowledged,
             Err(error) => {
-                if error.is_unrecoverable_error() || error.is_timeout() {
+                let delivery = failed(&error);
+                // Maybe the address leads to another server by now, and this one is a replica: it would refuse for ever.
+                if matches!(delivery, Delivery::Unavailable { .. }) {
                     self.link.lost(&connection).await;
                 }
-                failed(&error)
+                delivery
             }
         }
     }
@@ -219,7 +219,8 @@ fn one_each(part: &[&Message], answers: Vec<RedisResult<String>>) -> Vec<Deliver
 fn failed(error: &RedisError) -> Delivery {
     let reason = error.to_string();
     match error.code() {
-        Some("WRONGTYPE" | "NOPERM") => Delivery::Poison { reason },
+        Some("WRONGTYPE") => Delivery::Poison { reason },
+        Some("NOPERM") => Delivery::retry(reason),
         _ => Delivery::Unavailable { reason },
     }
 }

@@ -153,6 +153,19 @@ impl<S: Site> Stage<S> {
         repeats
     }
 
+    /// Waits until so many events are to be tried again; answers what the sink said of one of them.
+    pub(crate) async fn retried(&self, count: i64) -> String {
+        let see = &self.fixture.world.see;
+        let retried = "select count(*) from pgonce.parked where state = 'retry'";
+        wait_until(format!("{count} to be tried again"), DEADLINE, || async {
+            see.number(retried).await == count
+        })
+        .await
+        .unwrap();
+        see.text("select reason from pgonce.parked where state = 'retry' limit 1")
+            .await
+    }
+
     pub(crate) async fn dead_letters(&self, count: usize) -> Vec<DeadLetter> {
         let outbox = &self.fixture.outbox;
         wait_until(format!("{count} dead letters"), DEADLINE, || async {

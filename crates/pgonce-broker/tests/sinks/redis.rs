@@ -1,7 +1,9 @@
 //! Redis Streams.
 
+use std::sync::{Arc, Mutex};
+
 use pgonce_broker::sinks::{Options, open};
-use pgonce_testkit::{Redis, shared_redis};
+use pgonce_testkit::{Redis, shared_redis, wait_until};
 use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
@@ -9,8 +11,10 @@ use redis::streams::StreamRangeReply;
 use pgonce_tests::unique;
 
 use super::conformance::{Got, Site, Stage, conforms};
-use super::fixture::Running;
+use super::fixture::{DEADLINE, Running};
 use pgonce_tests::Server;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 
 struct RedisSite {
     server: Server<Redis>,
@@ -180,5 +184,84 @@ async fn a_stream_keeps_about_as_many_as_configured() {
     .unwrap();
     let left = stage.site.got().await.len();
     assert!((100..400).contains(&left), "{left}");
+    running.stop().await.unwrap();
+}
+
+/// An address that leads new connections where it says, and leaves the others where they are.
+async fn address_of(port: Arc<Mutex<u16>>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let port = *port.lock().unwrap();
+            tokio::spawn(async move {
+                let mut server = TcpStream::connect(("127.0.0.1", port)).await?;
+                copy_bidirectional(&mut client, &mut server).await
+            });
+        }
+    });
+    format!("redis://{address}")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_failover_the_relay_goes_on_at_the_new_primary_by_itself() {
+    let mut stage = Stage::<RedisSite>::new(true).await;
+    let next = Redis::start().await.unwrap();
+    let leads_to = Arc::new(Mutex::new(stage.site.server.port()));
+    let address = address_of(leads_to.clone()).await;
+    let url = format!("{address}?stream={}:{{topic}}", stage.site.name);
+    let relay = stage.relay_to(open(&url, &Options::new()).await.unwrap());
+    let counts = relay.counts();
+    let running = Running::start(relay);
+    stage.fixture.publish(1, 10, 3).await;
+    stage.wait_for(10).await;
+    wait_until("all to be sent", DEADLINE, || async { counts.sent() >= 10 })
+        .await
+        .unwrap();
+
+    // The old primary lives on as a replica, which nobody may write to.
+    *leads_to.lock().unwrap() = next.port();
+    let mut demote = redis::cmd("REPLICAOF");
+    demote.arg("127.0.0.1").arg(next.port());
+    let () = demote
+        .query_async(&mut stage.site.client().await)
+        .await
+        .unwrap();
+    let _old = std::mem::replace(&mut stage.site.server, Server::Own(next));
+    stage.fixture.publish(11, 20, 3).await;
+    let all_there = async || {
+        let got = stage.site.got().await;
+        (11..=20).all(|n| got.iter().any(|event| event.n == n))
+    };
+    wait_until("the rest at the new one", DEADLINE, all_there)
+        .await
+        .unwrap();
+    running.stop().await.unwrap();
+    assert_eq!((counts.dead(), counts.retried()), (0, 0));
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_for_a_while_makes_no_dead_letter() {
+    let stage = Stage::<RedisSite>::new(false).await;
+    let user = &stage.site.name;
+    let allow = async |keys: String| {
+        let mut command = redis::cmd("ACL");
+        command.arg("SETUSER").arg(user).arg("on").arg(">secret");
+        command.arg("+@all").arg("resetkeys").arg(keys);
+        let () = command
+            .query_async(&mut stage.site.client().await)
+            .await
+            .unwrap();
+    };
+    allow("~elsewhere".to_owned()).await;
+    let (url, options) = stage.site.address();
+    let url = url.replace("redis://", &format!("redis://{user}:secret@"));
+    let running = Running::start(stage.relay_to(open(&url, &options).await.unwrap()));
+    stage.fixture.publish(1, 6, 1).await;
+    let reason = stage.retried(1).await;
+    assert!(reason.contains("no permissions"), "{reason}");
+    allow(format!("~{user}:*")).await;
+    let got = stage.wait_for(6).await;
+    assert_eq!(stage.check(&got).await, 0);
     running.stop().await.unwrap();
 }
