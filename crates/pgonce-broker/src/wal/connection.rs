@@ -2,7 +2,6 @@
 
 use std::io;
 use std::path::Path;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fallible_iterator::FallibleIterator as _;
@@ -10,14 +9,15 @@ use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::backend::{Header, Message};
 use postgres_protocol::message::frontend;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_postgres::config::Host;
 use tokio_rustls::TlsConnector;
 
-use super::Target;
 use super::error::WalListenerError;
+use super::{SILENCE, Target};
 
 type Result<T> = std::result::Result<T, WalListenerError>;
 
@@ -37,8 +37,7 @@ pub(super) struct Connection {
 impl Connection {
     /// To the first of the hosts that is not a standby.
     pub(super) async fn open(target: &Target) -> Result<Self> {
-        let within = target.address.get_connect_timeout().copied();
-        let within = within.unwrap_or(Duration::from_secs(10));
+        let within = target.connect_timeout();
         let mut why = WalListenerError::new("08001", "the address has no host");
         for at in 0..target.address.get_hosts().len() {
             let tried = timeout(within, Self::open_one(target, at)).await;
@@ -65,6 +64,11 @@ impl Connection {
                     None => TcpStream::connect((name.as_str(), port)).await?,
                 };
                 stream.set_nodelay(true)?;
+                // A slot is created only when others have ended: that has no limit, and nothing is sent meanwhile.
+                let alive = TcpKeepalive::new()
+                    .with_time(SILENCE)
+                    .with_interval(SILENCE / 4);
+                SockRef::from(&stream).set_tcp_keepalive(&alive)?;
                 match &target.tls {
                     Some(config) => encrypted(stream, name, config.clone()).await?,
                     None => Box::new(stream),

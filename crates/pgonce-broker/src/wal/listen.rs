@@ -2,18 +2,16 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use uuid::Uuid;
 
-use super::Target;
 use super::connection::Connection;
 use super::error::WalListenerError;
+use super::{SILENCE, Target};
 use crate::WakeSignal;
 
 /// How often the position is reported to the server, and asked whether it is there.
 const REPORT_EVERY: Duration = Duration::from_secs(5);
-/// For how long a silent server is believed in.
-const SILENCE: Duration = Duration::from_secs(20);
 /// Seconds between the epochs of Unix and PostgreSQL.
 const EPOCHS: u64 = 946_684_800;
 
@@ -37,9 +35,15 @@ enum Piece {
 }
 
 impl Listener {
-    /// Connects, and finds out what an operator would have to put right.
+    /// Connects, and finds out what an operator would have to put right. A server that falls silent is waited for no longer
+    /// than one that does not answer at all.
     pub(super) async fn open(target: &Target) -> Result<Self, WalListenerError> {
-        let mut connection = Connection::open(target).await?;
+        let connection = Connection::open(target).await?;
+        let asked = timeout(target.connect_timeout(), Self::ask(connection, target)).await;
+        asked.map_err(WalListenerError::from).flatten()
+    }
+
+    async fn ask(mut connection: Connection, target: &Target) -> Result<Self, WalListenerError> {
         let level = connection
             .query("show wal_level")
             .await?

@@ -26,12 +26,22 @@ use listen::Listener;
 /// The pauses before it is tried again, the first and the maximum.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(30));
 
+/// For how long a silent server is believed in.
+const SILENCE: Duration = Duration::from_secs(20);
+
 /// Where the database is, and how to get there.
 #[derive(Clone)]
 pub(crate) struct Target {
     address: tokio_postgres::Config,
     tls: Option<Arc<rustls::ClientConfig>>,
     publication: String,
+}
+
+impl Target {
+    fn connect_timeout(&self) -> Duration {
+        let timeout = self.address.get_connect_timeout();
+        timeout.copied().unwrap_or(Duration::from_secs(10))
+    }
 }
 
 /// Listens to the write-ahead log until it is dropped.

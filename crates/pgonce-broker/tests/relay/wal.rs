@@ -1,6 +1,8 @@
 //! Relays that are woken by the write-ahead log: what they promise is the same, whatever
 //! becomes of the slot.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -8,6 +10,8 @@ use pgonce::Result;
 use pgonce_broker::{WalListener, WalListenerError};
 use pgonce_testkit::{Postgres, wait_until};
 use pgonce_tests::{Observer, install};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::fixture::{DEADLINE, Running, Witness, publish, relay_to};
 
@@ -245,4 +249,58 @@ async fn what_somebody_has_to_put_right_is_said_at_once() {
     })
     .await
     .unwrap();
+}
+
+/// An address of the server that passes on a login, and while it is silent nothing from the first question about settings on.
+async fn address_of(port: u16, silent: Arc<AtomicBool>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let silent = silent.clone();
+            tokio::spawn(async move {
+                let (mut from, mut to) = client.into_split();
+                let server = TcpStream::connect(("127.0.0.1", port)).await?;
+                let (mut replies, mut questions) = server.into_split();
+                tokio::spawn(async move { copy(&mut replies, &mut to).await });
+                let mut bytes = vec![0; 8192];
+                loop {
+                    let n = from.read(&mut bytes).await?;
+                    let asks = bytes[..n].windows(9).any(|part| part == b"wal_level");
+                    if asks && silent.load(Ordering::SeqCst) {
+                        std::future::pending::<()>().await;
+                    }
+                    match n {
+                        0 => return questions.shutdown().await,
+                        n => questions.write_all(&bytes[..n]).await?,
+                    }
+                }
+            });
+        }
+    });
+    address.port()
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_after_the_login_is_waited_for_no_longer_than_one_that_does_not_answer()
+ {
+    let server = Server::new("logical").await;
+    let silent = Arc::new(AtomicBool::new(true));
+    let mut address: tokio_postgres::Config = server.postgres.url().parse().unwrap();
+    let port = address_of(address.get_ports()[0], silent.clone()).await;
+    let user = address.get_user().unwrap().to_owned();
+    let database = address.get_dbname().unwrap_or(&user).to_owned();
+    address = tokio_postgres::Config::new();
+    address.host("127.0.0.1").port(port).user(user);
+    address
+        .dbname(database)
+        .connect_timeout(Duration::from_secs(1));
+    let starting = WalListener::start(address, None, "pgonce");
+    let tail = tokio::time::timeout(DEADLINE, starting)
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(!tail.signal().is_live());
+    silent.store(false, Ordering::SeqCst);
+    server.wait_until_live(&tail).await;
 }
