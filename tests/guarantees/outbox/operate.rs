@@ -1,5 +1,6 @@
 //! What operators do: look, give again, recover. Each is one SQL call, and does what it says and no more.
 
+use pgonce::outbox::Subscription;
 use pgonce_tests::{LogReader, Observer, publish};
 use serde_json::json;
 
@@ -295,6 +296,49 @@ async fn patterns_are_shown_as_they_were_written() {
         "select topics = '{written}' from pgonce.outbox_subscriptions where subscription = 'p'"
     );
     assert_eq!(see.text(&same).await, "t", "{}", see.text(shown).await);
+}
+
+/// It would let nothing through, and was read as if nothing had been said.
+#[tokio::test]
+async fn a_list_of_patterns_that_lets_nothing_through_is_refused() {
+    let (world, _) = one_reader().await;
+    let see = &world.see;
+    for list in ["'{}'", "'{null}'", "array['orders', null]"] {
+        for filter in ["p_topics", "p_types", "p_tenants"] {
+            for call in ["create_subscription('none'", "alter_subscription('c'"] {
+                let call = format!("select pgonce.{call}, {filter} => {list})");
+                assert_eq!(see.code(&call).await, "22023", "{call}");
+            }
+        }
+        see.run("create table if not exists made (id text primary key); \
+                 create or replace function apply(regclass, pgonce.projected) returns void language plpgsql as 'begin end'")
+            .await;
+        let call = format!(
+            "select pgonce.define_projection('p', 'made', 'apply', 'marker', p_topics => {list})"
+        );
+        assert_eq!(see.code(&call).await, "22023", "{call}");
+    }
+    let none: [&str; 0] = [];
+    for subscription in [
+        Subscription::new("none").topics(none),
+        Subscription::new("none").types(none),
+        Subscription::new("none").tenants(none),
+    ] {
+        let outbox = world.owner.outbox();
+        let refused = outbox.create_subscription(&subscription).await.unwrap_err();
+        assert_eq!(refused.code(), "22023", "{refused}");
+    }
+    let all = Subscription::new("all").tenants(["*"]);
+    world
+        .owner
+        .outbox()
+        .create_subscription(&all)
+        .await
+        .unwrap();
+    see.run("select pgonce.alter_subscription('all', p_topics => '{*}')")
+        .await;
+    let filters = "select count(*) from pgonce.outbox_subscription where coalesce(topics, types, tenants) is not null";
+    assert_eq!(see.number(filters).await, 0);
 }
 
 /// Compiling a query takes longer than to run it: the server begins to at a cost that views of a quiet log must not seem to have.

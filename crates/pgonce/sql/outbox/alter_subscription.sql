@@ -3,7 +3,7 @@
 -- answers  nothing
 -- locks    the subscription's row
 -- writes   the subscription's row; where it changes, one of pgonce.operator_act
--- raises   42704 no such subscription; 23514 a value that does not fit
+-- raises   42704 no such subscription; 22023 or 23514 a value that does not fit, such as an empty list
 -- example  select pgonce.create_subscription('billing');
 --          select pgonce.alter_subscription('billing', p_max_attempts => 20, p_topics => '{*}');
 create or replace function pgonce.alter_subscription(p_subscription text, p_topics text[] default null,

@@ -4,7 +4,7 @@
 -- locks    nothing
 -- writes   the subscription, a cursor for each lane, and a row of pgonce.operator_act. p_from 'start' begins with the oldest event that is
 --          kept, 'now' with what commits from now on. p_topics, p_types and p_tenants are patterns with *;
---          null: all. p_max_attempts, p_backoff and p_max_backoff control retries; p_dead_limit is how many
+--          null: all; not an empty list. p_max_attempts, p_backoff and p_max_backoff control retries; p_dead_limit is how many
 --          events may be parked, p_when_full what happens then: 'stop' (the lane waits) or 'discard'
 --          (recorded as skipped)
 -- raises   42710 it exists; 22023 or 23514 a value that does not fit; 25001 'now' in a transaction that has

@@ -10,9 +10,9 @@ use crate::failure::in_ascii;
 
 static CREATE: Sql = Sql::seldom(
     "select 'done' from pgonce.create_subscription($1, $2, \
-     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($3) v), \
-     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($4) v), \
-     (select pg_catalog.array_agg(v) from pg_catalog.jsonb_array_elements_text($5) v), $6::text::integer, \
+     case when $3::jsonb is not null then array(select v from pg_catalog.jsonb_array_elements_text($3) v) end, \
+     case when $4::jsonb is not null then array(select v from pg_catalog.jsonb_array_elements_text($4) v) end, \
+     case when $5::jsonb is not null then array(select v from pg_catalog.jsonb_array_elements_text($5) v) end, $6::text::integer, \
      $7::text::interval, $8::text::interval, $9::text::integer, $10)",
 );
 static DROP: Sql = Sql::seldom("select d::text from pgonce.drop_subscription($1) d");

@@ -1,6 +1,6 @@
 -- pgonce.alter_subscription on Citus: as outbox/alter_subscription.sql; a filter applies to what is published from now on.
 -- writes   the subscription and its queue, on every server; acts of operators are not recorded on Citus
--- raises   42704 no such subscription; 23514 a value that does not fit; P4105 a limit of dead letters
+-- raises   42704 no such subscription; 22023 or 23514 a value that does not fit; P4105 a limit of dead letters
 create or replace function pgonce.alter_subscription(p_subscription text, p_topics text[] default null,
     p_types text[] default null, p_tenants text[] default null, p_max_attempts integer default null,
     p_backoff interval default null, p_max_backoff interval default null,
