@@ -10,6 +10,7 @@ use pgonce_tests::{
     TestDriver, World, effect, for_each_driver, for_each_driver_and_setting, intent,
 };
 use serde_json::json;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 const COUNT: &str = "select count(*) from pgonce.outbox";
@@ -295,6 +296,70 @@ async fn the_function_refuses_the_same_and_is_not_fooled_by_what_is_stored_compr
     assert_eq!(see.text(sizes).await, "false false false true");
 }
 
+/// A number of a few bytes may have more than a hundred thousand digits, and readers get them all.
+#[tokio::test]
+async fn an_event_weighs_what_its_readers_get() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let numbers = |number: &str, count: usize| format!("[{}1]", format!("{number},").repeat(count));
+    let mut client = world.once.driver().pool().get().await.unwrap();
+    // What could not be printed, what is far below 8 KiB, what is above, and digits that are zeros.
+    for (number, count) in [
+        ("1e131071", 8200),
+        ("1e131071", 8),
+        ("1e308", 3500),
+        ("0e-16383", 64),
+    ] {
+        let json = numbers(number, count);
+        let payload = format!("select pgonce.publish('t', 'x', 's', '{json}')");
+        assert_eq!(see.code(&payload).await, "P4041", "{count} {number}");
+        let headers = format!(
+            "select pgonce.publish('t', 'x', 's', '{{}}', p_headers => '{{\"a\": {json}}}')"
+        );
+        assert_eq!(see.code(&headers).await, "P4042", "{count} {number}");
+        let raw: &RawValue = serde_json::from_str(&json).unwrap();
+        for event in [
+            Event::new("t", "x"),
+            Event::new("t", "x").message_id(Uuid::from_u128(7)),
+        ] {
+            let mut tx = client.transaction().await.unwrap();
+            let event = event.payload(raw).unwrap();
+            let refused = world.once.publish(&mut tx, event).await.unwrap_err();
+            assert_eq!(refused.code(), "P4041", "{count} {number}: {refused}");
+        }
+    }
+    let mut tx = client.transaction().await.unwrap();
+    let event = Event::new("t", "x").header("a", json!(vec![1e300; 300]));
+    let refused = world.once.publish(&mut tx, event).await.unwrap_err();
+    assert_eq!(refused.code(), "P4042", "{refused}");
+    tx.rollback().await.unwrap();
+    assert_eq!(see.number(COUNT).await, 0);
+
+    for payload in [
+        "null",
+        "'{}'",
+        "'[1e131071,1e131071]'",
+        "to_jsonb(repeat('\"', 9000))",
+        "to_jsonb(repeat('x', 100000))",
+    ] {
+        see.run(&format!("select pgonce.publish('t', 'x', 's', {payload})"))
+            .await;
+        see.run(&format!(
+            "select pgonce.publish('t', 'x', 's', {payload}, p_headers => '{{\"a\": 1e300}}')"
+        ))
+        .await;
+    }
+    let mut tx = client.transaction().await.unwrap();
+    for payload in [json!({"a": "\"\""}), json!([1e300, 2])] {
+        let event = Event::new("t", "x").payload(&payload).unwrap();
+        let _ = world.once.publish(&mut tx, event).await.unwrap();
+    }
+    tx.commit().await.unwrap();
+    let light = "select count(*) from pgonce.outbox \
+         where size <> octet_length(headers::text) + coalesce(octet_length(payload::text), 0)";
+    assert_eq!((see.number(COUNT).await, see.number(light).await), (12, 0));
+}
+
 #[tokio::test]
 async fn the_view_has_the_columns_that_debezium_expects() {
     let world = World::<TokioPostgres>::new().await;
@@ -313,26 +378,65 @@ async fn the_view_has_the_columns_that_debezium_expects() {
 #[tokio::test]
 async fn an_application_cannot_write_an_event_that_stops_those_who_read() {
     let world = World::<TokioPostgres>::new().await;
-    let row = |created_at: &str, size: i32, lane: i32, headers: &str| {
+    let row = |changes: &[(&str, &str)]| {
+        let plain = [
+            ("seq", "nextval('pgonce.outbox_seq')"),
+            ("xid", "pg_current_xact_id()"),
+            ("created_at", "now()"),
+            ("size", "4"),
+            ("lane", "pgonce._lane_of('', 's')"),
+            ("message_id", "gen_random_uuid()"),
+            ("tenant", "''"),
+            ("topic", "'t'"),
+            ("type", "'x'"),
+            ("subject", "'s'"),
+            ("headers", "'{}'"),
+            ("payload", "'{}'"),
+        ];
+        let (names, values): (Vec<_>, Vec<_>) = plain
+            .into_iter()
+            .map(|(name, value)| {
+                let change = changes.iter().find(|(changed, _)| *changed == name);
+                (name, change.map_or(value, |(_, value)| value))
+            })
+            .unzip();
         format!(
-            "begin; set local role world_app; \
-             insert into pgonce.outbox (seq, xid, created_at, size, lane, message_id, tenant, topic, type, subject, headers) \
-             values (nextval('pgonce.outbox_seq'), pg_current_xact_id(), {created_at}, {size}, {lane}, gen_random_uuid(), '', 't', 'x', \
-             's', '{headers}')"
+            "begin; set local role world_app; insert into pgonce.outbox ({}) values ({})",
+            names.join(", "),
+            values.join(", ")
         )
     };
+    let long = "repeat('l', 6400)";
+    let lane_of_long =
+        |tenant: &str, subject: &str| format!("pgonce._lane_of({tenant}, {subject})");
+    let (of_subject, of_tenant) = (lane_of_long("''", long), lane_of_long(long, "'s'"));
     for bad in [
-        row("'infinity'", 1, 1, "{}"),
-        row("'-infinity'", 1, 1, "{}"),
-        row("now()", -1, 1, "{}"),
-        row("now()", 1, 16, "{}"),
-        row("now()", 1, -1, "{}"),
-        row("now()", 1, 1, "[]"),
+        row(&[("created_at", "'infinity'")]),
+        row(&[("created_at", "'-infinity'")]),
+        row(&[("size", "-1")]),
+        row(&[("lane", "16")]),
+        row(&[("lane", "-1")]),
+        row(&[("lane", "(pgonce._lane_of('', 's') + 1) % 16")]),
+        row(&[("headers", "'[]'")]),
+        row(&[("topic", "''")]),
+        row(&[("topic", long)]),
+        row(&[("type", "''")]),
+        row(&[("type", long)]),
+        row(&[("subject", "''"), ("lane", "pgonce._lane_of('', '')")]),
+        row(&[("subject", long), ("lane", &of_subject)]),
+        row(&[("tenant", long), ("lane", &of_tenant)]),
+        row(&[("size", "3")]),
+        row(&[("payload", "'[1e1000]'"), ("size", "100")]),
+        row(&[("headers", "'{\"a\": 1e1000}'"), ("size", "100")]),
+        row(&[
+            ("size", "2000000"),
+            ("payload", "to_jsonb(repeat('x', 1500000))"),
+        ]),
     ] {
         assert_eq!(world.see.code(&bad).await, "42501", "{bad}");
         world.see.run("rollback").await;
     }
-    world.see.run(&row("now()", 1, 1, "{}")).await;
+    world.see.run(&row(&[])).await;
     world.see.run("commit").await;
     assert_eq!(world.see.number(COUNT).await, 1);
 }

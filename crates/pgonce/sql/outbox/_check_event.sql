@@ -1,5 +1,5 @@
 -- pgonce._check_event(...): checks an event in every way.
--- answers  how many bytes of headers and payload it carries; of what is stored compressed, the text
+-- answers  how many bytes of headers and payload it carries, as the text that readers get
 -- raises   22023 a name or the headers do not fit; P4041 the payload is too large; P4042 the headers are
 create or replace function pgonce._check_event(p_topic text, p_type text, p_subject text, p_payload jsonb,
     p_headers jsonb, p_tenant text)
@@ -7,10 +7,8 @@ returns integer
 language plpgsql stable set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_headers integer := case when pg_column_compression(p_headers) is null then pg_column_size(p_headers)
-                         else octet_length(p_headers::text) end;
-    v_payload integer := case when pg_column_compression(p_payload) is null then pg_column_size(p_payload)
-                         else octet_length(p_payload::text) end;
+    v_headers integer := pgonce._json_size(p_headers, 65536);
+    v_payload integer := pgonce._json_size(p_payload, 1048576);
 begin
     if (octet_length(p_topic) between 1 and 255) is not true then
         raise exception 'an event needs a topic of 1 to 255 bytes, not %', coalesce(octet_length(p_topic)::text, 'null')

@@ -70,7 +70,7 @@ begin
             ('every', 'now _fixed_length _lock_id lock try_lock fingerprint _canonical_json _canonical_number _utf16_order
                 _names_fit _check_names _is_lease _is_first _intent_name _is_marked _is_open_attempt _open_attempt _assert_same_transaction
                 _raise_transaction_ended _force_durable_commit _is_one_node _assert_one_node _remote_tables _busy _retention_for
-                _lane_of _is_header_name _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
+                _lane_of _is_header_name _json_size _check_event _event_size _derived_message_id _is_wanted _is_unread _glob_patterns _tenant_is_allowed
                 _session_tenant _own_tenant _check_tenant insert_or_fetch _insert_or_fetch_sql _existing_row _note_existing _raise_row_not_found
                 update_once _row_has _raise_nothing_to_set resource_id _sha1 _readable
                 _day_of _message_fits _raise_message_fenced _raise_message_id_reused _version_of _projection_lock

@@ -138,6 +138,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "retention/purge",
     "outbox/_lane_of",
     "outbox/_is_header_name",
+    "outbox/_json_size",
     "outbox/_check_event",
     "outbox/_event_size",
     "outbox/_derived_message_id",

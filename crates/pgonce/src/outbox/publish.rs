@@ -15,15 +15,16 @@ use crate::trace::step;
 use crate::tx::Tx;
 
 /// What `pgonce.publish` does, without its PL/pgSQL: that would cost more than the insert. The event
-/// is checked before; the usual one has no id and no time of its own.
+/// is checked before, but for what only the database knows: how long its JSON is as readers get it. The usual one has no id
+/// and no time of its own.
 static PUBLISH: Sql = Sql::kept(
     "insert into pgonce.outbox select * from pgonce._event_row($1, $2, $3, $4, null, $5, null, $6, \
-     coalesce(pg_catalog.pg_column_size($4::jsonb), 0) operator(pg_catalog.+) pg_catalog.pg_column_size($5::jsonb)) returning message_id",
+     pgonce._event_size($1, $2, $3, $4, $5, $6)) returning message_id",
 );
 static PUBLISH_AS: Sql = Sql::kept(
     "insert into pgonce.outbox select * from pgonce._event_row($1, $2, $3, $4, $7::text::uuid, $5, \
      pg_catalog.to_timestamp($8::text::double precision), $6, \
-     coalesce(pg_catalog.pg_column_size($4::jsonb), 0) operator(pg_catalog.+) pg_catalog.pg_column_size($5::jsonb)) returning message_id",
+     pgonce._event_size($1, $2, $3, $4, $5, $6)) returning message_id",
 );
 
 /// On Citus: the wrapper sends it to the tenant's server, however its arguments are cast.
