@@ -244,11 +244,8 @@ fn acknowledged(value: Value) -> Ack {
     }
 }
 
-/// What a claim gives: the word to send the statement, or a transaction to run it in.
-enum Right<D: Driver> {
-    Send,
-    Attempt(Attempt<D>),
-}
+/// What a claim gives: a transaction to run the statement in; none where it may be sent by itself.
+type Right<D> = Option<Attempt<D>>;
 
 /// The user's statement with everything around it.
 struct OneStatement<'a, E> {
@@ -273,12 +270,12 @@ where
         let at_once = once.keys().is_none() && !once.caller().schema.is_pooled();
         if at_once && once.begin() == "begin" {
             if intent.is_known_first() && !retrying {
-                return Ok(Claim::Run(Right::Send));
+                return Ok(Claim::Run(None));
             }
             let asking = once.caller().call(&CLAIM_FAST, fast_args(intent));
             let found = step(database_span!("pgonce.claim"), asking, |_| "asked").await?;
             match Outcome::read_full(found.first())? {
-                Outcome::Run { .. } => return Ok(Claim::Run(Right::Send)),
+                Outcome::Run { .. } => return Ok(Claim::Run(None)),
                 Outcome::Replay(done) => return Ok(Claim::Replay(done)),
                 // There is a record that is no answer, or somebody holds it.
                 _ => {}
@@ -286,7 +283,7 @@ where
         }
         let looking = intent.clone().not_known();
         Ok(match once.claim_uncounted(&looking).await? {
-            Claim::Run(attempt) => Claim::Run(Right::Attempt(attempt)),
+            Claim::Run(attempt) => Claim::Run(Some(attempt)),
             Claim::Replay(done) => Claim::Replay(done),
             Claim::Refused(failure) => Claim::Refused(failure),
             Claim::Busy { retry_after } => Claim::Busy { retry_after },
@@ -301,14 +298,14 @@ where
     ) -> Result<Done<T>, Ended> {
         let effect = self.effect;
         let executed = match right {
-            Right::Attempt(attempt) => {
+            Some(attempt) => {
                 let mut atomic = Atomic {
                     work: |attempt| in_transaction(attempt, once, effect),
                     looking: None,
                 };
                 atomic.work(once, intent, attempt).await.map(Done::typed)
             }
-            Right::Send => {
+            None => {
                 let executing = once.execute_at_once(intent, effect);
                 match step(database_span!("pgonce.execute"), executing, |_| "committed").await {
                     Ok(value) => Ok(Done::new(acknowledged(value), false, 1, 1)),
