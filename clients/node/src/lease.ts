@@ -84,7 +84,7 @@ export async function lease<S, A>(
 export class Lease<C = unknown> extends Claimed {
   /** @internal */ ack: Ack | undefined;
   /** @internal What is recorded where the database refuses an acknowledgement with an error of this code. */
-  less: (ack: Ack, code: string) => Ack | undefined = () => undefined;
+  less: (ack: Ack, code: string) => Ack | undefined = withoutWhatIsRefused;
   /** @internal */ done: Done | undefined;
   /** @internal */ released = false;
   /** @internal */ failing = false;
@@ -292,17 +292,18 @@ export class Lease<C = unknown> extends Claimed {
 
   /** @internal Records the answer. */
   async record(ack: Ack): Promise<void> {
-    for (let kept: Ack | undefined = ack; ; ) {
+    for (let kept = ack; this.done === undefined; ) {
       const params = successParams(this.intent, this.options, this.fence, kept);
       try {
         await this.untilRecorded((driver) => inOwnTransaction(driver, this.options, sql.SUCCEED, params));
-        break;
+        // The first caller gets what all later ones get.
+        this.done = doneNow(this.claimed, kept);
       } catch (error) {
-        kept = error instanceof PgonceError ? this.less(kept, error.code) : undefined;
-        if (kept === undefined) throw error;
+        const less = error instanceof PgonceError ? this.less(kept, error.code) : undefined;
+        if (less === undefined) throw error;
+        kept = less;
       }
     }
-    this.done = doneNow(this.claimed, ack);
   }
 
   /** @internal */
@@ -354,6 +355,17 @@ const PASSING = ["retry", "retry_after_delay", "ambiguous"];
 function mayPass(error: unknown): error is PgonceError {
   // A timeout of the session: the next try may be faster.
   return error instanceof PgonceError && (PASSING.includes(error.errorClass) || error.code === "57014");
+}
+
+/**
+ * An acknowledgement without what the database has refused with an error of this code; undefined where that is about nothing here.
+ * What is done is recorded, whatever can be kept of its answer.
+ */
+function withoutWhatIsRefused(ack: Ack, code: string): Ack | undefined {
+  const isOfValues = code.startsWith("22");
+  if ((isOfValues || code === "P4040") && ack.answer !== undefined) return new Ack(undefined, ack.options);
+  // Of a large answer the reference is what remains.
+  return isOfValues && Object.keys(ack.options).length > 0 ? new Ack(undefined) : undefined;
 }
 
 /**

@@ -221,6 +221,25 @@ describe("what the database refuses for its values", { concurrency: 4 }, () => {
       }, false, undefined, "LATIN1"));
   }
 
+  it("leased work is recorded without an answer that cannot be kept", () =>
+    withDatabase(async (db) => {
+      const { connect } = new Source(db.url);
+      await db.run("select pgonce.define_scope('s', interval '1 day', p_max_answer => 100)");
+      let calls = 0;
+      for (const [answer, id, kept] of [[EURO, "7", "7"], ["x".repeat(200), "7", "7"], [1, EURO, undefined]] as const) {
+        const work = (held: pgonce.Lease): void => {
+          calls += 1;
+          held.succeed(answer, { reference: { type: "order", id } });
+        };
+        const key = String(calls);
+        const run = (): Promise<pgonce.Done<void>> => pgonce.lease(connect, "s", key, REQUEST, work);
+        const [first, again] = [await run(), await run()];
+        assert.deepEqual([first.replayed, again.replayed], [false, true]);
+        for (const done of [first, again]) assert.deepEqual([done.answer, done.reference?.id], [undefined, kept]);
+      }
+      assert.equal(calls, 3);
+    }, false, undefined, "LATIN1"));
+
   it("a reference that cannot be stored is left out of a lease, and refused elsewhere", () =>
     withSource(async ({ connect }, db) => {
       const reference = { type: "order", id: "a\0b" };

@@ -700,6 +700,26 @@ def test_a_failure_is_recorded_whatever_the_database_can_hold_of_it(latin1: Data
     assert [calls.count(kind) for kind in SYNC + ASYNC] == [6] * len(SYNC + ASYNC)
 
 
+def test_leased_work_is_recorded_without_an_answer_that_cannot_be_kept(latin1: Database) -> None:
+    latin1.admin.execute("select pgonce.define_scope('s', interval '1 day', p_max_answer => 100)")
+    calls: list[str] = []
+
+    async def test(api: Api) -> None:
+        for number, (answer, id, kept) in enumerate(((EURO, "7", "7"), ("x" * 200, "7", "7"), (1, EURO, None))):
+
+            async def work(held: Any, answer: Any = answer, id: str = id) -> None:
+                calls.append(api.kind)
+                held.succeed(answer, reference=("order", id))
+
+            for replayed in (False, True):
+                done = await api.work("lease", api.source, "s", f"{api.kind} {number}", REQUEST, do=work)
+                assert (done.replayed, done.answer, done.reference) == (replayed, None, kept and ("order", kept))
+
+    for kind in SYNC + ASYNC:
+        with_api(kind, latin1.dsn, test)
+    assert [calls.count(kind) for kind in SYNC + ASYNC] == [3] * len(SYNC + ASYNC)
+
+
 def test_a_reference_that_cannot_be_stored_is_left_out_of_a_lease_and_refused_elsewhere(db: Database, source: Source) -> None:
     reference = ("order", "a\0b")
     with lease(source.connect, "s", "leased", REQUEST) as held:

@@ -74,7 +74,7 @@ class LeaseState:
         self._claimed = claimed if isinstance(claimed, Claimed) else None
         self._done = claimed if isinstance(claimed, Done) else None
         self._ack: Ack | None = None
-        self._less: Callable[[Ack, str], Ack | None] = lambda ack, code: None
+        self._less: Callable[[Ack, str], Ack | None] = without_what_is_refused
         """What is recorded where the database refuses an acknowledgement with an error of this code."""
         self._settled = False
         self._lost: Fenced | None = None
@@ -256,17 +256,18 @@ class LeaseState:
                 hint="Call succeed(...), or leave with a PermanentFailure or a TransientFailure.",
             )
         claimed = self._held()
-        ack: Ack | None = self._ack
-        while ack is not None:
+        ack = self._ack
+        while not self._settled:
             try:
                 yield from self._record(ack)
-                break
+                self._settled = True
             except Error as error:
-                ack = self._less(ack, error.code)
-                if ack is None:
+                less = self._less(ack, error.code)
+                if less is None:
                     raise
-        self._settled = True
-        self._done = done_now(claimed, self._ack)
+                ack = less
+        # The first caller gets what all later ones get.
+        self._done = done_now(claimed, ack)
 
     def _record(self, ack: Ack) -> Steps[None]:
         params = success_params(self.intent, self._options, self._held().fence, ack)
@@ -371,6 +372,16 @@ _PASSING = (Class.RETRY, Class.RETRY_AFTER_DELAY, Class.AMBIGUOUS)
 def _may_pass(error: Error) -> bool:
     # A timeout of the session: the next try may be faster.
     return error.error_class in _PASSING or error.code == "57014"
+
+
+def without_what_is_refused(ack: Ack, code: str) -> Ack | None:
+    """An acknowledgement without what the database has refused with an error of this code; None where that is about nothing here.
+    What is done is recorded, whatever can be kept of its answer."""
+    is_of_values = code.startswith("22")
+    if (is_of_values or code == "P4040") and ack.answer is not UNSET:
+        return replace(ack, answer=UNSET)
+    # Of a large answer the reference is what remains.
+    return Ack() if is_of_values and ack != Ack() else None
 
 
 def left_open(error: BaseException) -> BaseException:
