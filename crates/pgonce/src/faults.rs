@@ -53,6 +53,7 @@ pub const CONSUMER_POINTS: &[&str] = &[
     "consumer.pulled",
     "consumer.before_begin",
     "consumer.begun",
+    "consumer.held",
     "consumer.marked",
     "consumer.applied",
     "consumer.before_commit",

@@ -315,7 +315,14 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         let waits = match (self.shared.store_first, &verdicts) {
             (true, _) => vec![true; sound.len()],
             (false, Some(_)) => vec![false; sound.len()],
-            (false, None) => self.asked(batch.held(name, &messages(&sound))).await?,
+            (false, None) => {
+                let held = async {
+                    let held = batch.held(name, &messages(&sound)).await?;
+                    fault_point!("consumer.held");
+                    Ok(held)
+                };
+                self.asked(held).await?
+            }
         };
         let (mut aside, mut fresh) = (Vec::new(), Vec::new());
         for (item, waits) in sound.into_iter().zip(waits) {
@@ -330,7 +337,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     self.asked(batch.dedupe(name, source, &fresh)).await?
                 }
             };
-            let mut verdicts = verdicts.into_iter();
+            let (mut verdicts, mut keyed_copies) = (verdicts.into_iter(), false);
             fresh.retain(|item| match verdicts.next() {
                 Some(Verdict::New) => true,
                 Some(Verdict::Conflict) => {
@@ -340,9 +347,20 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                 _ => {
                     item.span.note(Fate::Duplicate);
                     tally.duplicates += 1;
+                    keyed_copies |= item.message.key.is_some();
                     false
                 }
             });
+            // Between the two looks another consumer may have stored a copy: what came behind it has its marker here, and is
+            // stored behind it only in another transaction.
+            if keyed_copies {
+                let left = messages(&fresh);
+                if self.asked(batch.held(name, &left)).await?.contains(&true) {
+                    let why = "another consumer has just stored a message of its key";
+                    let stored = Failure::transient("stored_meanwhile", why);
+                    return Err(BatchError::Transient(Error::Failed(stored)));
+                }
+            }
         }
         for item in aside {
             match self.store(batch, item, &StoreAs::Received).await? {

@@ -8,7 +8,7 @@ use pgonce::faults::{self, Action, CONSUMER_POINTS};
 use pgonce::inbox::{ClaimedMessage, Message, StoreAs, Tx};
 use pgonce_broker::sources::Nothing;
 use pgonce_broker::{Consumer, Handler};
-use pgonce_tests::consumer::{Fixture, Running, quick};
+use pgonce_tests::consumer::{Fixture, Running, message, quick};
 use tokio::sync::Notify;
 
 use super::ONE_AT_A_TIME;
@@ -71,6 +71,37 @@ async fn with_a_stored_message() -> Fixture {
         .store("c", "shop", &message, &StoreAs::Received);
     stored.await.unwrap();
     fixture
+}
+
+/// As where a lane of the outbox changes hands: another consumer stores the first of a key for a retry, between the look at what is
+/// stored and the markers.
+#[tokio::test]
+async fn a_message_waits_for_one_of_its_key_that_was_stored_just_now() {
+    let _turn = ONE_AT_A_TIME.lock().await;
+    let fixture = Fixture::new().await;
+    let see = &fixture.world.see;
+    see.run("select pgonce.define_inbox('c', p_backoff => '1 hour', p_max_backoff => '1 hour')")
+        .await;
+    fixture.send(1, 2, 1);
+    let paused = faults::pause("consumer.held");
+    let running = fixture.run();
+    paused.reached().await;
+    let later = StoreAs::Retry {
+        code: "later".to_owned(),
+        reason: "not now".to_owned(),
+    };
+    let first = message(1, 1);
+    let stored = fixture.inbox.store("c", "shop", &first, &later);
+    stored.await.unwrap();
+    paused.resume();
+    fixture.wait_for_acks(2).await;
+    let kept = "select string_agg(message_id || ' ' || status, ', ' order by seq) from pgonce.inbox_message";
+    assert_eq!(see.text(kept).await, "m1 failed_retryable, m2 received");
+    assert_eq!(see.number("select count(*) from seen").await, 0);
+    see.run("update pgonce.inbox_message set due_at = pgonce.now()")
+        .await;
+    fixture.wait_for(2).await;
+    running.stop().await.unwrap();
 }
 
 /// Calls out, and records the claim of each call.
