@@ -44,6 +44,15 @@ pub(super) fn of_database(error: Error) -> BatchError {
     }
 }
 
+/// An error of a call of ours that names messages. How long a name may be is counted in the server's encoding: one of them may not
+/// fit (`22023`).
+pub(super) fn of_names(error: Error) -> BatchError {
+    match error.code() {
+        "22023" => BatchError::Message(error),
+        _ => of_database(error),
+    }
+}
+
 /// An error of what the handler did.
 pub(super) fn of_handler(error: Error) -> BatchError {
     match error {

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::batch_error::{BatchError, of_call, of_commit, of_database, of_handler, panicked};
+use super::batch_error::{BatchError, of_call, of_commit, of_handler, of_names, panicked};
 use super::check::Flaw;
 use super::span::{self, Fate, MessageSpan};
 use super::{Dedup, Handler, Shared};
@@ -391,7 +391,7 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
         call: impl Future<Output = Result<T>>,
     ) -> Result<T, BatchError> {
         let limit = self.shared.limits.statement();
-        bounded(limit, call).await.map_err(of_database)
+        bounded(limit, call).await.map_err(of_names)
     }
 
     async fn hand_over(&self, batch: &mut Batch<D>, fresh: &[&Item]) -> Result<()> {

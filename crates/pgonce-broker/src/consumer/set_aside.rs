@@ -12,6 +12,7 @@ use super::lane::{Item, Lane, ROLLBACK_TIMEOUT};
 use super::span::Fate;
 use super::stored::key;
 use crate::bounded::{MAX_CALL, bounded};
+use crate::fatal::is_fatal;
 
 /// How often less of a message is stored: its reason in ASCII, no headers and no type, no names but those in ASCII.
 const MOST: usize = 3;
@@ -83,7 +84,9 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     self.held = None;
                     return Ok(self.partition.is_none());
                 }
-                Err(BatchError::Message(error)) if left_out < most && is_unwritable(&error) => {
+                Err(BatchError::Message(error))
+                    if left_out < most && (is_unwritable(&error) || is_fatal(&error)) =>
+                {
                     tracing::warn!(%error, "what failed cannot be stored as it is");
                     left_out += 1;
                     if left_out > 1 {
@@ -92,6 +95,8 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
                     }
                     (code, reason) = (in_ascii(&code), in_ascii(&reason));
                 }
+                // It is not the message's names that do not fit.
+                Err(BatchError::Message(error)) if is_fatal(&error) => return Err(error),
                 Err(
                     BatchError::Database(error)
                     | BatchError::Transient(error)

@@ -361,6 +361,56 @@ async fn what_the_server_cannot_write_down_is_kept_without_it_and_the_others_flo
         .await;
 }
 
+/// The limits of names are counted in the server's encoding, in which some letters have more bytes than in UTF-8.
+#[tokio::test]
+async fn names_that_are_too_long_for_the_server_stop_nobody_else() {
+    let server = shared(None).await.unwrap();
+    let see = Observer::connect(&server.url()).await;
+    see.run("create database consumer_in_euc_jp encoding 'EUC_JP' lc_collate 'C' lc_ctype 'C' template template0").await;
+    let url = server.url_for("consumer_in_euc_jp");
+    let migrator = Migrator::new(TokioPostgres::connect(&url, 1));
+    migrator.up().await.unwrap();
+    let inside = Observer::connect(&url).await;
+    inside
+        .run("create table seen (consumer text, id text, key text)")
+        .await;
+    let once = Once::tokio_postgres(TokioPostgres::connect(&url, 6).pool().clone());
+    let shop = Channel::new("shop");
+    let long = "\u{e9}".repeat(127);
+    for n in 1..=5 {
+        shop.send(message(n, 2));
+    }
+    for bad in [
+        Message::new(long.as_str(), "{}"),
+        Message::new(long.replace('\u{e9}', "\u{e8}"), "{}").key("behind"),
+        Message::new("tenant", "{}").tenant(long.as_str()),
+    ] {
+        shop.send(bad.clone());
+        shop.send(bad);
+    }
+    for n in 6..=20 {
+        shop.send(message(n, 5));
+    }
+    let consumer = Consumer::new(&once, "c", shop.source(), Witness::of("c"));
+    let running = Running::start(quick(consumer).concurrency(1));
+    wait_until("acknowledgements", DEADLINE, || async {
+        shop.acked() == 26
+    })
+    .await
+    .unwrap();
+    running.stop().await.unwrap();
+    assert_eq!(inside.number("select count(*) from seen").await, 20);
+    let kept = "select string_agg(concat_ws(' ', left(message_id, 11), key, failure_code), ', ' order by key) \
+         from pgonce.inbox_message where status = 'failed_final'";
+    assert_eq!(
+        inside.text(kept).await,
+        "without-id: behind 22023, without-id: 22023, without-id: 22023"
+    );
+    drop((inside, migrator, once));
+    see.run("drop database consumer_in_euc_jp with (force)")
+        .await;
+}
+
 async fn close(admin: &Observer, database: &str) {
     for statement in [
         format!("alter database {database} allow_connections false"),
