@@ -148,7 +148,7 @@ impl<D: Driver, S: Source, H: Handler<D>> Engine<D, S, H> {
                         self.hand.sort(pulled);
                     }
                 }
-                Err(SourceError::Broken(why)) => return Err(Error::work(why)),
+                Err(SourceError::Broken(error)) => return Err(error),
                 Err(SourceError::Unavailable(why)) => {
                     tracing::warn!(why, ?pause, "the source is unavailable, trying again");
                     self.hand.shared.counts.source_errors.add(1);

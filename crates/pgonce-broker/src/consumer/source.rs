@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::future::Future;
 use std::time::Duration;
 
+use pgonce::Error;
 use pgonce::inbox::{Message, Position};
 
 /// What is known about the order of a source's messages.
@@ -27,12 +28,12 @@ pub struct Incoming<T> {
 }
 
 /// Why a source did not do what was asked.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum SourceError {
     /// The broker is unavailable: the consumer waits and tries again.
     Unavailable(String),
     /// It cannot go on, whatever is tried: the consumer ends with this.
-    Broken(String),
+    Broken(Error),
 }
 
 impl std::fmt::Display for SourceError {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, UNIX_EPOCH};
 
+use pgonce::Error;
 use pgonce::inbox::{Message, Position};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{CommitMode, Consumer as _, StreamConsumer};
@@ -104,9 +105,9 @@ impl Kafka {
             .set("auto.offset.reset", "earliest")
             .set("socket.timeout.ms", &timeout);
         let applied = config.security.apply(&mut made);
-        applied.map_err(SourceError::Broken)?;
+        applied.map_err(|error| SourceError::Broken(Error::work(error)))?;
         let made = made.create::<StreamConsumer>();
-        let consumer = Arc::new(made.map_err(|error| SourceError::Broken(error.to_string()))?);
+        let consumer = Arc::new(made.map_err(|error| SourceError::Broken(Error::work(error)))?);
         let mut source = Self {
             config,
             _closing: Closing(Some(consumer.clone())),
@@ -121,9 +122,9 @@ impl Kafka {
         let wished = source.config.partitions.clone().unwrap_or(found.clone());
         if let Some(missing) = wished.iter().find(|wished| !found.contains(wished)) {
             let topic = &source.config.topic;
-            return Err(SourceError::Broken(format!(
+            return Err(SourceError::Broken(Error::work(format!(
                 "topic {topic:?} has no partition {missing}"
-            )));
+            ))));
         }
         let begin = |partition| (partition, Reading::default());
         source.reading = wished.into_iter().map(begin).collect();

@@ -96,7 +96,10 @@ mod with_a_broker {
     pub(super) fn refused(sink: &'static str) -> impl Fn(SourceError) -> Refusal {
         move |error| match error {
             SourceError::Unavailable(why) => Refusal::Unreachable { sink, why },
-            SourceError::Broken(why) => Refusal::Refused { sink, why },
+            SourceError::Broken(error) => {
+                let why = error.to_string();
+                Refusal::Refused { sink, why }
+            }
         }
     }
 

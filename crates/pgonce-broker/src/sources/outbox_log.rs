@@ -4,10 +4,10 @@ use std::collections::HashSet;
 use std::future::pending;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use pgonce::Result;
 use pgonce::driver::Driver;
 use pgonce::inbox::Message;
 use pgonce::outbox::{Message as Event, Outbox};
+use pgonce::{Error, Result};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -71,9 +71,9 @@ impl OutboxLog {
             None => Ok(Ok(())),
         };
         SourceError::Broken(match ended {
-            Ok(Err(error)) => format!("the relay of the log ended: {error}"),
-            Err(error) => format!("the relay of the log ended: {error}"),
-            Ok(Ok(())) => "the relay of the log has ended".to_owned(),
+            Ok(Err(error)) => error,
+            Err(error) => Error::work(format!("the relay of the log ended: {error}")),
+            Ok(Ok(())) => Error::work("the relay of the log has ended"),
         })
     }
 

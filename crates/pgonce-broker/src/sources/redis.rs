@@ -3,6 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use futures_util::future::BoxFuture;
+use pgonce::Error;
 use pgonce::inbox::{Message, Position};
 use redis::aio::MultiplexedConnection;
 use redis::streams::{StreamAutoClaimReply, StreamId, StreamReadReply};
@@ -111,7 +112,8 @@ impl RedisStream {
     /// Connects, and makes the group where it is missing.
     pub async fn connect(config: RedisStreamConfig) -> Result<Self, SourceError> {
         let client = Client::open(config.url.as_str())
-            .map_err(|error| SourceError::Broken(format!("{:?}: {error}", config.stream)))?;
+            .map_err(|error| Error::work(format!("{:?}: {error}", config.stream)))
+            .map_err(SourceError::Broken)?;
         let mut source = Self {
             config,
             client,

@@ -28,7 +28,9 @@ async fn a_durable_consumer_that_would_lose_messages_is_refused() {
         stream.create_consumer(config).await.unwrap();
         let config = NatsConfig::durable(site.0.server.url(), &site.0.stream, name);
         match Nats::connect(config).await {
-            Err(SourceError::Broken(why)) => assert!(why.contains(word), "{why}"),
+            Err(SourceError::Broken(error)) => {
+                assert!(error.to_string().contains(word), "{error}");
+            }
             other => panic!("{other:?}"),
         }
     }

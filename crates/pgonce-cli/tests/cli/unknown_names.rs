@@ -6,6 +6,15 @@ use crate::search_path::commands;
 /// Every command that takes the name of something, with one that nothing has. Acts are confirmed, so that the name alone stops them.
 const UNKNOWN: &[&[&str]] = &[
     &["codes", "ZZ999"],
+    &[
+        "consume",
+        "--consumer",
+        "c",
+        "--source",
+        "outbox:none",
+        "--sql",
+        "apply",
+    ],
     &["doctor", "--only", "none"],
     &["doctor", "--skip", "none"],
     &["explain", "ZZ999"],
@@ -116,7 +125,6 @@ const NAMELESS: &[&str] = &[
     "bench",
     "completions",
     "config",
-    "consume",
     "demo",
     "external providers",
     "forecast",
@@ -168,6 +176,7 @@ const FILL: &str = "
     select pgonce.region_join(1::smallint, 'eu'), pgonce._activate_region(1::smallint);
     insert into pgonce.import (tenant, job, number, source, settings, state, runner, backend, leased_until, started_at)
     values ('', 'j', 1, 'f', '{}', 'done', gen_random_uuid(), 1, now(), now());
+    create function apply(p_message jsonb) returns void language sql as '';
     select pgonce.set_strict(true)";
 
 #[tokio::test]

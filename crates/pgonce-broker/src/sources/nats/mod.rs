@@ -12,6 +12,7 @@ use async_nats::jetstream::message::{AckKind, Acker};
 use async_nats::jetstream::stream::Stream;
 use async_nats::{Client, header};
 use futures_util::StreamExt as _;
+use pgonce::Error;
 use pgonce::inbox::{Message, Position};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
@@ -91,7 +92,7 @@ impl Nats {
         let credentials = config.credentials.as_deref();
         let (options, losses) = jetstream::options("pgonce consumer", config.timeout, credentials)
             .await
-            .map_err(SourceError::Broken)?;
+            .map_err(|error| SourceError::Broken(Error::work(error)))?;
         let connected = options.connect(&config.url).await;
         let client = connected.map_err(|error| unavailable("NATS cannot be reached", &error))?;
         let context = ContextBuilder::new()
@@ -137,17 +138,17 @@ impl Nats {
         let consumer = made.map_err(|error| unavailable("its consumer cannot be made", &error))?;
         let found = &consumer.cached_info().config;
         if found.ack_policy != AckPolicy::Explicit {
-            return Err(SourceError::Broken(format!(
+            return Err(SourceError::Broken(Error::work(format!(
                 "the durable consumer {name:?} must have the acknowledgement policy \"explicit\", not {:?}",
                 found.ack_policy
-            )));
+            ))));
         }
         if found.max_deliver > 0 {
-            return Err(SourceError::Broken(format!(
+            return Err(SourceError::Broken(Error::work(format!(
                 "the durable consumer {name:?} stops after {} deliveries, and what is not settled by then \
                  is lost: let it deliver without an end; what can never be applied goes to the inbox's poison",
                 found.max_deliver
-            )));
+            ))));
         }
         Ok(consumer)
     }
