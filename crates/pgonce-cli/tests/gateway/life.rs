@@ -130,3 +130,35 @@ async fn a_second_signal_ends_it_at_once() {
     assert!(order.is_err(), "{order:?}");
     assert_eq!(gateway.end().await, 1);
 }
+
+#[tokio::test]
+async fn what_only_a_restart_changes_is_not_said_to_be_reloaded() {
+    let (upstream, fixture) = (Upstream::start().await, Fixture::new().await);
+    let setup = Setup::default();
+    let plain = setup.in_front_of(&upstream.url);
+    let gateway = fixture.gateway(&plain).await;
+    let memory = Setup {
+        listen: "memory = \"256 MiB\"",
+        ..setup
+    };
+    let encrypted = format!("{plain}[encryption]\nkeys_env = \"PGONCE_KEYS\"\n");
+    let changed = [memory.in_front_of(&upstream.url), encrypted];
+    for (before, (text, what)) in changed
+        .iter()
+        .zip(["listen.memory", "encryption"])
+        .enumerate()
+    {
+        assert_eq!(gateway.log().matches("not reloaded").count(), before);
+        std::fs::write(gateway.file(), text).unwrap();
+        gateway.signal(Signal::HUP);
+        wait_until("the refusal", TIMEOUT, || async {
+            assert!(!gateway.log().contains("\"reloaded\""), "{}", gateway.log());
+            gateway.log().matches("not reloaded").count() > before
+        })
+        .await
+        .unwrap();
+        let why = format!("{what} changes only with a restart");
+        assert!(gateway.log().contains(&why), "{}", gateway.log());
+    }
+    assert_eq!(gateway.order("k").await.status, 201);
+}

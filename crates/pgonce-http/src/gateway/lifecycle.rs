@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::admin::Admin;
 use super::build::{RouteBuilder, proxy, trusted};
-use super::config::{Config, Contracts};
+use super::config::{Config, Contracts, Encryption};
 use super::dispatch::{Dispatcher, OwnHeaders};
 use super::headers::IDEMPOTENCY_KEY;
 use super::router::Router;
@@ -151,6 +151,8 @@ impl<D: Driver> Gateway<D> {
                 once: self.once,
                 budget: self.budget,
                 certificate: Arc::new(RwLock::new(certificate)),
+                memory: listen.memory.get_ref().0,
+                encryption: self.config.tables.encryption.clone(),
             }),
             config: self.config,
             clients,
@@ -182,9 +184,20 @@ pub(crate) struct Current<D: Driver> {
     once: Once<D>,
     budget: Budget,
     certificate: Certificate,
+    /// What the budget and the keys were made of: `memory` and `[encryption]` of the file.
+    memory: usize,
+    encryption: Option<Encryption>,
 }
 
 impl<D: Driver> Current<D> {
+    /// The setting, if one differs, that cannot be changed while the gateway runs, and must not be taken to have changed.
+    fn needs_restart(&self, config: &Config) -> Option<&'static str> {
+        if config.tables.listen.memory.get_ref().0 != self.memory {
+            return Some("listen.memory");
+        }
+        (config.tables.encryption != self.encryption).then_some("encryption")
+    }
+
     fn dispatcher(&self) -> Arc<Dispatcher> {
         let dispatcher = self.dispatcher.read();
         dispatcher.unwrap_or_else(PoisonError::into_inner).clone()
@@ -216,13 +229,20 @@ pub enum ReloadError {
     /// The database has other contracts.
     #[error("the file and the database disagree: {0}")]
     Contracts(String),
+    /// A setting differs that a reload cannot change.
+    #[error("{0} changes only with a restart; take the change back, or restart the gateway")]
+    Restart(&'static str),
 }
 
 impl<D: Driver> Reload<D> {
     /// Serves new requests by this configuration; those in progress end by the one before. Its
-    /// addresses, limits of connections, database and log stay as they were at the start.
+    /// addresses, limits of connections, database and log stay as they were at the start. One with other memory or encryption is
+    /// refused.
     pub async fn apply(&self, config: Config) -> Result<(), ReloadError> {
         let current = &self.0;
+        if let Some(setting) = current.needs_restart(&config) {
+            return Err(ReloadError::Restart(setting));
+        }
         let (once, budget) = (current.once.clone(), current.budget.clone());
         let certificate = config.certificate().map_err(|why| BuildError {
             place: "listen.tls".to_owned(),

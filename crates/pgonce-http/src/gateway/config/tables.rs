@@ -204,7 +204,7 @@ impl Database {
 }
 
 /// Keys that stored responses are encrypted with. They are never in the file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Encryption {
     keys_env: String,
