@@ -145,7 +145,21 @@ async fn what_needs_manual_action_costs_others_nothing<D: TestDriver>(world: Wor
     assert!(pages[1] < pages[0] + 300, "{pages:?} pages");
 }
 
+/// Nobody waits for its reply any longer, and the next one may fare no better.
+async fn a_claim_that_takes_longer_than_its_lease_is_ended<D: TestDriver>(world: World<D>) {
+    let inbox = world.owner.inbox();
+    store(&world, "1a").await;
+    let other = world.observer().await;
+    other.run("begin; lock table pgonce.inbox_message").await;
+    let lease = Duration::from_secs(1);
+    let ended = inbox.claim("c", "me", lease, 10).await.unwrap_err();
+    assert_eq!(ended.code(), "57014");
+    other.run("rollback").await;
+    assert_eq!(inbox.claim("c", "me", lease, 10).await.unwrap().len(), 1);
+}
+
 for_each_driver!(
+    a_claim_that_takes_longer_than_its_lease_is_ended,
     what_needs_manual_action_costs_others_nothing,
     a_run_of_a_key_is_given_in_order_and_ends_where_it_must_wait,
     a_message_of_a_run_is_not_finished_before_its_turn,

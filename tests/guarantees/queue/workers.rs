@@ -143,14 +143,21 @@ async fn a_handler_that_takes_too_long_is_dropped_and_tried_again<D: TestDriver>
     see.run("select pgonce.define_queue('q', p_backoff => '1 millisecond', p_max_attempts => 1000); select from pgonce.enqueue('q', '1')")
         .await;
     let worker = world.once.worker(["q"], |job: Job<D>| async move {
-        if job.attempts() == 1 {
-            return std::future::pending().await;
+        match job.attempts() {
+            1 => std::future::pending().await,
+            // In the database, too.
+            2 => {
+                job.transact(async |mut tx| D::exec(tx.conn(), "select pg_sleep(3600)").await)
+                    .await
+            }
+            _ => make(job).await,
         }
-        make(job).await
     });
     let worker = Running::start(worker.timeout(Duration::from_secs(1)));
     see.wait_until("select count(*) = 1 from made").await;
     worker.stop().await;
+    see.wait_until("select count(*) = 0 from pg_stat_activity where datname = current_database() and query ~ 'pg_sleep' and state = 'active' and pid <> pg_backend_pid()")
+        .await;
     let ended = "select status || (attempts > 1)::text from pgonce.jobs";
     assert_eq!(see.text(ended).await, "succeededtrue");
 }

@@ -191,14 +191,15 @@ async fn work_off<D: Driver, H: Handler<D>>(
         .iter()
         .enumerate()
         .map(|(index, claimed)| {
-            let mut message = claimed.message.clone();
+            let (mut claimed, mut message) = (claimed.clone(), claimed.message.clone());
             let flaw = shared.checks.check(&mut message).err();
+            claimed.apply_as(&message);
             Item {
                 index,
                 span: MessageSpan::begin(&shared.name, &message),
                 message: Arc::new(message),
                 flaw,
-                claimed: Some(claimed.clone()),
+                claimed: Some(claimed),
             }
         })
         .collect();

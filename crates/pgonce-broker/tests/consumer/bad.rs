@@ -1,9 +1,11 @@
 //! Messages that can never be applied are kept for an operator, with the reason, and the consumer goes on.
 
-use pgonce::inbox::Message;
-use pgonce_broker::cloud_event;
+use std::sync::Arc;
 
-use super::fixture::{Fixture, Running};
+use pgonce::inbox::{Message, Tx};
+use pgonce_broker::{Consumer, Handler, cloud_event};
+
+use super::fixture::{Db, Fixture, Running, quick};
 
 #[tokio::test]
 async fn bad_messages_are_poison_with_the_reason_and_the_others_flow() {
@@ -225,4 +227,61 @@ async fn an_envelope_is_read_and_what_came_is_what_is_compared_and_stored() {
         .unwrap();
     fixture.wait_for(2).await;
     running.stop().await.unwrap();
+}
+
+/// Adds to a projection.
+#[derive(Clone)]
+struct Project;
+
+impl Handler<Db> for Project {
+    async fn apply(&self, mut tx: Tx<Db>, message: Arc<Message>) -> pgonce::Result<()> {
+        let sql = "select pgonce.project('balance', $1, null, $2, $3::text::jsonb)";
+        let payload = std::str::from_utf8(&message.payload).unwrap();
+        let row: [&(dyn tokio_postgres::types::ToSql + Sync); 3] =
+            [&message.id, &message.key, &payload];
+        tx.conn().execute(sql, &row).await?;
+        Ok(())
+    }
+}
+
+/// What is stored is the envelope: built from that, the table would be wrong or empty.
+#[tokio::test]
+async fn a_projection_of_what_was_inside_envelopes_is_not_built_from_the_envelopes() {
+    let fixture = Fixture::new().await;
+    let see = &fixture.world.see;
+    let define = "create table balance (account text primary key, amount bigint not null);
+        create function apply_balance(p_into regclass, p_event pgonce.projected) returns void language plpgsql as $$
+        begin
+            execute format('insert into %s as b values ($1, $2) on conflict (account) do update set amount = b.amount + excluded.amount', p_into)
+                using p_event.entity, coalesce((p_event.payload ->> 'delta')::bigint, 0);
+        end $$;
+        select pgonce.define_projection('balance', 'balance', 'apply_balance', 'marker', p_from_consumer => 'c')";
+    see.run(define).await;
+    let consumer = |message: Message| {
+        fixture.shop.send(message);
+        quick(Consumer::new(
+            &fixture.once(),
+            "c",
+            fixture.shop.source(),
+            Project,
+        ))
+        .store_first()
+    };
+    let plain = Message::new("m1", "{\"delta\": 2}").key("a");
+    let running = Running::start(consumer(plain));
+    see.wait_until("select count(*) = 1 from balance where amount = 2")
+        .await;
+    running.stop().await.unwrap();
+    assert_eq!(fixture.inbox.rebuild("balance").await.unwrap().removed, 0);
+    let event = "{\"specversion\": \"1.0\", \"id\": \"m2\", \"source\": \"/shop\", \"type\": \"t\", \"subject\": \"a\", \
+        \"data\": {\"delta\": 3}}";
+    let running = Running::start(consumer(Message::new("", event)).read_with(cloud_event));
+    see.wait_until("select count(*) = 1 from balance where amount = 5")
+        .await;
+    running.stop().await.unwrap();
+    let verified = fixture.inbox.verify("balance").await;
+    assert_eq!(verified.unwrap_err().code(), "55000");
+    let rebuilt = fixture.inbox.rebuild("balance").await;
+    assert_eq!(rebuilt.unwrap_err().code(), "55000");
+    assert_eq!(see.number("select amount from balance").await, 5);
 }

@@ -2,7 +2,8 @@
 --          transaction of their effects.
 -- answers  how many
 -- locks    their rows
--- writes   status processed, for each element {"tenant", "seq", "fence"} of p_claimed
+-- writes   status processed, for each element {"tenant", "seq", "fence"} of p_claimed; for one with "was_read": true, which was
+--          applied as a reader made it of what is stored, that no projection can be built from this consumer's messages
 -- raises   P4012 another worker holds one of them, or one before it of the same key is not applied: roll back, its effect
 --          belongs to another
 -- example  select pgonce.finish_messages('billing', '[]');
@@ -45,6 +46,12 @@ begin
         raise exception 'message % of consumer "%" comes before message % of the same key, and is not applied', v_lost.before, p_consumer, v_lost.seq
             using errcode = 'P4012', hint = 'Roll back, and give it back with pgonce.release_messages.';
     end if;
+    -- A reader made other messages of them than are stored: see pgonce._projection_page. Once for all, so that nobody waits here.
+    insert into pgonce.sweep (tenant, name)
+    select distinct c.tenant, 'inbox_read/' || p_consumer from jsonb_to_recordset(p_claimed) as c (tenant text, was_read boolean)
+     where c.was_read and not exists (
+            select from pgonce.sweep w where w.tenant = c.tenant collate "C" and w.name = ('inbox_read/' || p_consumer) collate "C")
+    on conflict on constraint one_place_per_sweep do nothing;
     return v_count;
 end
 $$;

@@ -1,6 +1,7 @@
 -- pgonce._projection_page(p_projection, p_lane, p_after, p_limit): a page of the events of a projection: of one lane of the
 --          log, or of the stored inbox, where everything is in lane 0, in their order.
--- raises   P4031 the log, or what is stored, does not reach back any more to where the projection begins
+-- raises   P4031 the log, or what is stored, does not reach back any more to where the projection begins; 55000 what was applied
+--          is not what is stored
 create or replace function pgonce._projection_page(p_projection pgonce.projection, p_lane integer, p_after bigint, p_limit integer)
 returns table (seq bigint, event pgonce.projected)
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp
@@ -16,6 +17,10 @@ begin
         raise exception 'what consumer "%" has stored does not reach back to where projection "%" begins', p_projection.from_consumer,
             p_projection.projection using errcode = 'P4031', detail = 'Messages that it needs were purged: their retention was over.',
             hint = 'Keep stored messages for longer (p_keep_stored of pgonce.define_inbox), or begin from a copy of the table.';
+    elsif exists (select from pgonce.sweep w where w.name = ('inbox_read/' || p_projection.from_consumer) collate "C") then
+        raise exception 'what consumer "%" has applied is not what it has stored', p_projection.from_consumer
+            using errcode = '55000', detail = 'A reader took messages out of envelopes, and projection "' || p_projection.projection || '" is made of those.',
+            hint = 'It stays as it is. One that is to be built anew needs a consumer whose messages are applied as they are stored.';
     elsif p_projection.from_consumer is not null then
         return query
             select m.seq, row(m.message_id, m.tenant, m.type, m.key,

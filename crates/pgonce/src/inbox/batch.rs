@@ -204,7 +204,7 @@ impl<D: Driver> Inbox<D> {
 }
 
 /// A timeout for each statement of a transaction.
-fn limited(timeout: Duration) -> String {
+pub(crate) fn limited(timeout: Duration) -> String {
     // The most that the setting can hold; 0 would mean no end.
     let ms = timeout.as_millis().clamp(1, i32::MAX as u128);
     let shorter = format!(

@@ -16,6 +16,7 @@ mod projection;
 mod statement;
 mod stored;
 
+pub(crate) use batch::limited;
 pub use batch::{Batch, Verdict};
 pub use cursor::PartitionLease;
 pub use message::{Message, PartitionPosition, Position};

@@ -69,6 +69,9 @@ pub enum FailureStatus {
     FailedFinal,
 }
 
+/// No claim is ended earlier than this, however short its lease.
+const MIN_CLAIM: Duration = Duration::from_secs(2);
+
 /// A stored message that a worker has claimed.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -83,12 +86,30 @@ pub struct ClaimedMessage {
     pub source: String,
     /// What it is.
     pub message: Message,
+    /// What is applied is not what is stored.
+    was_read: bool,
+}
+
+impl ClaimedMessage {
+    /// Says what is applied, where a reader may have made another message of it: no projection can be built anew from what is
+    /// stored then.
+    #[doc(hidden)]
+    pub fn apply_as(&mut self, read: &Message) {
+        let parts = |m: &Message| {
+            (
+                m.id.clone(),
+                m.key.clone(),
+                m.kind.clone(),
+                m.payload.clone(),
+            )
+        };
+        self.was_read = parts(read) != parts(&self.message);
+    }
 }
 
 /// Those that were claimed, as the database names them.
 pub(super) fn claimed_json(claimed: &[&ClaimedMessage]) -> String {
-    let named =
-        |c: &&ClaimedMessage| json!({"tenant": c.message.tenant, "seq": c.seq, "fence": c.fence});
+    let named = |c: &&ClaimedMessage| json!({"tenant": c.message.tenant, "seq": c.seq, "fence": c.fence, "was_read": c.was_read});
     serde_json::Value::from_iter(claimed.iter().map(named)).to_string()
 }
 
@@ -206,7 +227,11 @@ impl<D: Driver> Inbox<D> {
             .interval(lease)
             .count(limit)
             .count(per_key);
-        self.call(&CLAIM, args).await?.read(read)
+        // One that takes longer is of no use, and nobody waits for it.
+        let mut caller = self.caller.clone();
+        let limit = lease.max(MIN_CLAIM);
+        caller.statement_timeout = Some(caller.statement_timeout.map_or(limit, |t| t.min(limit)));
+        caller.call(&CLAIM, args).await?.read(read)
     }
 
     /// A claimed message could not be applied. [`Error::Fenced`](crate::Error::Fenced): it is another worker's now.
@@ -274,5 +299,6 @@ fn read(mut row: Row) -> Result<ClaimedMessage> {
         attempts,
         source,
         message,
+        was_read: false,
     })
 }

@@ -10,6 +10,7 @@ use futures_util::FutureExt as _;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tokio::time::error::Elapsed;
 use tracing::Instrument as _;
 use tracing::field::Empty;
@@ -18,7 +19,7 @@ use crate::call::{Args, Row, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorDetail, Result};
 use crate::failure::Failure;
-use crate::inbox::array_of;
+use crate::inbox::{array_of, limited};
 use crate::once::Once;
 use crate::sqlstate::Class;
 use crate::trace;
@@ -195,6 +196,7 @@ impl<D: Driver> Once<D> {
             once: self.clone(),
             claimed: Arc::new(claimed),
             lease,
+            until: None,
         };
         Ok(claimed.into_iter().map(job).collect())
     }
@@ -208,6 +210,8 @@ pub struct Job<D: Driver> {
     pub(super) once: Once<D>,
     pub(super) claimed: Arc<Claimed>,
     pub(super) lease: Duration,
+    /// When its worker waits for its handler no longer.
+    pub(super) until: Option<Instant>,
 }
 
 /// Proof that a handler came to the end of its job. Made by [`Job::transact`] and [`Job::done`].
@@ -339,7 +343,10 @@ impl<D: Driver> Job<D> {
         R: Serialize,
     {
         fault_point!("queue.before_begin");
-        let mut batch = self.once.inbox().open("").await?;
+        // A statement goes on in the database when nobody waits for it any longer, and keeps its connection.
+        let left = |until: Instant| limited(until.saturating_duration_since(Instant::now()));
+        let settings = self.until.map(left).unwrap_or_default();
+        let mut batch = self.once.inbox().open(&settings).await?;
         fault_point!("queue.begun");
         let worked = match batch.lend(&self.claimed.tenant) {
             Ok(tx) => work(tx).await,

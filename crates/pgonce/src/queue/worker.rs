@@ -294,13 +294,14 @@ where
                 return;
             };
             let name = claimed.name();
+            let limit = self.worker.timeout.unwrap_or(Duration::MAX);
             let job = Job {
                 once: self.worker.once.clone(),
                 claimed: claimed.clone(),
                 lease: self.worker.lease,
+                until: Instant::now().checked_add(limit),
             };
             let handler = self.worker.handler.clone();
-            let limit = self.worker.timeout.unwrap_or(Duration::MAX);
             let task = async move {
                 let work = AssertUnwindSafe(async { handler(job).await }).catch_unwind();
                 let ended = match in_span(&claimed, timeout(limit, work)).await {
