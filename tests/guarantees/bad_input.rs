@@ -281,15 +281,6 @@ async fn in_strict_mode_work_that_was_begun_is_recorded<D: TestDriver>(world: Wo
         assert_eq!(see.record(&intent(key), "status").await, status, "{key}");
     }
     drop((settled, retried));
-    // Another end than under the contract that was put aside would be a surprise.
-    let classified = "select classification from pgonce.stuck where key = 'dead'";
-    see.run("select pgonce.set_strict(false)").await;
-    drop(lease("dead").await);
-    see.run("select pgonce._move_clock(interval '1 hour'); select pgonce.set_strict(true)")
-        .await;
-    assert_eq!(see.text(classified).await, "abandoned");
-    let recovered = world.owner.recovery().run_once().await.unwrap();
-    assert_eq!(recovered.abandoned, 1);
 }
 
 for_each_driver!(

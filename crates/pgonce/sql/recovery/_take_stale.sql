@@ -43,7 +43,7 @@ begin
                  from pgonce.intent i
                 cross join lateral (
                       select s.stale, s.probe, s.retry_queue from pgonce.scope s
-                       where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'), ('', '*off'))
+                       where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
                        order by s.scope = i.scope desc, s.tenant = i.tenant desc
                        limit 1) c
                 where i.scope = u.scope and i.expires_at is null and coalesce(i.lease_until, i.last_at) <= pgonce.now()
@@ -59,7 +59,7 @@ begin
            -- A contract of a tenant's own, of the scope, or else of all others: what none of them lets it act on is not read.
            and exists (
                select from pgonce.scope s
-                where (s.scope = u.scope or s.tenant = '' and s.scope in ('*', '*off')
+                where (s.scope = u.scope or s.tenant = '' and s.scope = '*'
                        and not exists (select from pgonce.scope o where o.tenant = '' and o.scope = u.scope))
                   and (s.probe is not null or s.stale = 'refuse' or s.stale = 'takeover' and s.retry_queue is not null))
          order by t.since

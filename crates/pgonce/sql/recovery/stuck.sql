@@ -19,7 +19,7 @@ select i.tenant, i.scope, i.key, i.status, i.attempts, i.fence, i.owner, i.corre
   from pgonce.intent i
  left join lateral (
        select s.stale, s.probe from pgonce.scope s
-        where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'), ('', '*off'))
+        where (s.tenant, s.scope) in ((i.tenant, i.scope), ('', i.scope), ('', '*'))
         order by s.scope = i.scope desc, s.tenant = i.tenant desc
         limit 1) c on true
  where i.expires_at is null
