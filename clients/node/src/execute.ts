@@ -1,7 +1,18 @@
 /** Commands that are one statement: claim, effect and success in one round trip. */
 
 import { adapt, type Row, type Session } from "./drivers/index.js";
-import { DatabaseError, Disconnected, Invalid, Uncertain, isStale, keepsSession, leavesOpen, translate } from "./errors.js";
+import {
+  DatabaseError,
+  Disconnected,
+  Invalid,
+  LostRace,
+  PgonceError,
+  Uncertain,
+  isStale,
+  keepsSession,
+  leavesOpen,
+  translate,
+} from "./errors.js";
 import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
 import { parse } from "./json.js";
 import { Loop } from "./loop.js";
@@ -45,6 +56,15 @@ function unanswered(raised: unknown): Uncertain {
   return new Uncertain(`the reply was lost, whether it happened is not known yet: ${reason}`, { cause: raised });
 }
 
+/**
+ * Whether the server said no. An earlier attempt's effect may be what stood in the way: its business key, or that nothing was
+ * left to do.
+ */
+function isRefusal(error: unknown): boolean {
+  const unknown = [Disconnected, Uncertain, LostRace].some((kind) => error instanceof kind);
+  return error instanceof PgonceError && !unknown;
+}
+
 class OneStatement {
   private readonly effect: string;
   private readonly params: Params;
@@ -85,6 +105,20 @@ class OneStatement {
     }
   }
 
+  /** What is stored, where the server refused the statement in its transaction; else pauses before the next try, or throws. */
+  private async again(raised: unknown): Promise<Done | undefined> {
+    let error = raised;
+    try {
+      const found = isRefusal(raised) ? await this.look() : undefined;
+      if (found?.outcome === "replay") return ended(found);
+    } catch (unseen) {
+      // It says nothing about a try before whose reply was lost: the loop remembers that one.
+      error = unseen;
+    }
+    await this.loop.again(error);
+    return undefined;
+  }
+
   /** The answer, or that there is no record; undefined where the full claim has to say. */
   private async look(): Promise<Claimed | undefined> {
     return this.withSession(async (session) => {
@@ -115,9 +149,9 @@ class OneStatement {
         const unsent = error === undefined && !isSent;
         if (error !== undefined && isStale(raised)) throw error;
         if (session.lost || (error !== undefined && leavesOpen(raised))) throw unanswered(raised);
-        if (error !== undefined && (!(error instanceof DatabaseError) || error.code === "P4029")) throw error;
-        // An earlier attempt's effect may be what stood in the way, such as its business key. An error of the library itself,
-        // of a value that it cannot send, is no word of the server: only what is recorded says what happened.
+        if (error !== undefined && (!isRefusal(error) || error.code === "P4029")) throw error;
+        // An error of the library itself, of a value that it cannot send, is no word of the server: only what is recorded says
+        // what happened.
         const look = (): Promise<Claimed | undefined> => this.lookOn(session);
         const found = await (error === undefined ? afterOwnError(session, look) : look()).catch((unseen: unknown) => {
           if (unsent) throw raised;
@@ -171,7 +205,8 @@ class OneStatement {
         await settle(session, intent, options, claimed.fence, ack);
         return doneNow(claimed, ack);
       } catch (error) {
-        await this.loop.again(error);
+        const done = await this.again(error);
+        if (done !== undefined) return done;
       }
     }
   }

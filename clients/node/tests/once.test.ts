@@ -15,7 +15,9 @@ const REQUEST = { item: "book" };
 const INSERT = "insert into effect (note) values ('x')";
 // A server takes a moment to notice a cut connection, and holds its locks until then.
 const WAIT = "select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')";
-
+const PAY = "update stock set state = 'paid' where item = $1 and state = 'new' returning item";
+const STOCK =
+  "create table stock (item text, state text default 'new'); insert into stock (item) values ('book'); grant all on stock to public";
 
 async function withPool(test: (pool: pg.Pool, db: Database) => Promise<void>): Promise<void> {
   await withDatabase(async (db) => {
@@ -70,6 +72,39 @@ describe("commands", { concurrency: 4 }, () => {
       await assert.rejects(pgonce.execute(pool, "s", "other", REQUEST, insert), { code: "23505" });
       await assert.rejects(pgonce.execute(pool, "s", "l", REQUEST, "truncate effect"), pgonce.Invalid);
     }));
+
+  for (const library of LIBRARIES) {
+    it(`one statement that an earlier one left nothing to do for is replayed (${library})`, () =>
+      withApi(library, async (api, db) => {
+        await db.run(STOCK);
+        const pay = (key: string): Promise<pgonce.Done> =>
+          pgonce.execute(api.source, "s", key, REQUEST, PAY, ["book"], { knownFirst: true });
+        for (const replayed of [false, true]) {
+          const done = await pay("k");
+          assert.deepEqual([done.answer, done.replayed], [{ item: "book" }, replayed]);
+        }
+        // Of another intent nothing is stored.
+        await assert.rejects(pay("other"), { name: "Invalid", code: "22023" });
+      }));
+
+    it(`one statement in a transaction whose claim came too early is replayed (${library})`, () =>
+      withApi(library, async (api, db) => {
+        await db.run(STOCK);
+        const first = await pgonce.execute(api.source, "s", "k", REQUEST, PAY, ["book"]);
+        // As a claim sees it whose snapshot is older than the success: there is no record yet.
+        await db.run("create table kept as table pgonce.intent; delete from pgonce.intent");
+        await db.run("begin; lock table stock in exclusive mode");
+        let isOver = false;
+        const duplicate = pgonce
+          .execute(api.source, "s", "k", REQUEST, PAY, ["book"], { isolation: "read committed" })
+          .finally(() => (isOver = true));
+        const waiting = "select count(*) from pg_locks where relation = 'stock'::regclass and not granted";
+        while ((await db.value(waiting)) === 0) assert.ok(!isOver);
+        await db.run("insert into pgonce.intent table kept; commit");
+        const { answer, replayed } = await duplicate;
+        assert.deepEqual([answer, replayed], [first.answer, true]);
+      }));
+  }
 
   it("a reference is stored beside the answer", () =>
     withPool(async (pool) => {

@@ -100,6 +100,47 @@ def test_one_statement_that_an_earlier_effect_stands_in_the_way_of_is_replayed(d
     assert raised.value.code == "23505"
 
 
+PAY = "update stock set state = 'paid' where item = 'book' and state = 'new' returning item"
+STOCK = "create table stock (item text, state text default 'new'); insert into stock (item) values ('book')"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_statement_that_an_earlier_one_left_nothing_to_do_for_is_replayed(db: Database, kind: str) -> None:
+    db.admin.execute(f"{STOCK}; grant all on stock to public".encode())
+
+    async def test(api: Api) -> None:
+        for replayed in (False, True):
+            done = await api.call("execute", api.source, "s", "k", REQUEST, PAY, known_first=True)
+            assert (done.answer, done.replayed) == ({"item": "book"}, replayed)
+        # Of another intent nothing is stored.
+        with pytest.raises(pgonce.Invalid) as raised:
+            await api.call("execute", api.source, "s", "other", REQUEST, PAY, known_first=True)
+        assert raised.value.code == "22023"
+
+    with_api(kind, db.dsn, test)
+
+
+def test_one_statement_in_a_transaction_whose_claim_came_too_early_is_replayed(db: Database, pool: Any) -> None:
+    db.admin.execute(f"{STOCK}; grant all on stock to public".encode())
+    first = pgonce.execute(pool, "s", "k", REQUEST, PAY)
+    # As a claim sees it whose snapshot is older than the success: there is no record yet.
+    db.admin.execute("create table kept as table pgonce.intent; delete from pgonce.intent")
+    found: list[pgonce.Done] = []
+
+    def duplicate() -> None:
+        found.append(pgonce.execute(pool, "s", "k", REQUEST, PAY, isolation="read committed"))
+
+    thread = threading.Thread(target=duplicate, daemon=True)
+    with db.admin.transaction():
+        db.admin.execute("lock table stock in exclusive mode")
+        thread.start()
+        while not db.value("select count(*) from pg_locks where relation = 'stock'::regclass and not granted"):
+            assert thread.is_alive()
+        db.admin.execute("insert into pgonce.intent table kept")
+    thread.join()
+    assert [(done.answer, done.replayed) for done in found] == [(first.answer, True)]
+
+
 def test_a_block_looks_whether_the_work_is_its_own(db: Database, pool: Any) -> None:
     for first in (True, False):
         with once(pool, "s", "k", REQUEST) as tx:

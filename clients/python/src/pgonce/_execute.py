@@ -24,7 +24,7 @@ from ._protocol import (
     translated,
 )
 from ._steps import Steps
-from .errors import DatabaseError, Disconnected, Error, Invalid, Uncertain
+from .errors import Disconnected, Error, Invalid, LostRace, Uncertain
 
 # What a statement must begin with to be a part of another one.
 _KINDS = ("insert", "update", "delete", "merge", "select", "values")
@@ -72,34 +72,40 @@ class Statement:
 def execute(loop: Loop, statement: Statement, known_first: bool) -> Steps[Done]:
     """Makes the statement happen once and answers with its row, now or before."""
     look = not known_first
-    if loop.options.isolation is not None:
-        return (yield from _in_transaction(loop, statement))
-    while True:
+    while loop.options.isolation is None:
         try:
             if look:
                 claimed = yield from _look(loop)
                 if claimed is None:
                     # A record that is no answer, or somebody holds it: the claim knows more.
-                    return (yield from _in_transaction(loop, statement))
+                    break
                 if claimed.outcome == "replay":
                     return claimed.done()
             look = True
             rows = yield from _alone(loop.driver, statement.alone, statement.params)
             return Done(json.loads(rows[0][0]), None, False, 1)
-        except Error as raised:
-            error = raised
+        except Error as error:
             if error.code == "P4029":
-                return (yield from _in_transaction(loop, statement))
-            if isinstance(error, DatabaseError):
-                # An earlier attempt's effect may be what stood in the way, such as its business key.
-                try:
-                    claimed = yield from _look(loop)
-                    if claimed is not None and claimed.outcome == "replay":
-                        return claimed.done()
-                except Error as unseen:
-                    # It says nothing about a try before whose reply was lost: the loop remembers that one.
-                    error = unseen
-            yield from loop.again(error)
+                break
+            done = yield from _again(loop, error)
+            if done is not None:
+                return done
+    return (yield from _in_transaction(loop, statement))
+
+
+def _again(loop: Loop, error: Error) -> Steps[Done | None]:
+    """What is stored, where the server refused the statement; else pauses before the next try, or raises."""
+    # An earlier attempt's effect may be what stood in the way: its business key, or that nothing was left to do.
+    if not isinstance(error, (Disconnected, Uncertain, LostRace)):
+        try:
+            claimed = yield from _look(loop)
+            if claimed is not None and claimed.outcome == "replay":
+                return claimed.done()
+        except Error as unseen:
+            # It says nothing about a try before whose reply was lost: the loop remembers that one.
+            error = unseen
+    yield from loop.again(error)
+    return None
 
 
 def _look(loop: Loop) -> Steps[Claimed | None]:
@@ -150,4 +156,6 @@ def _in_transaction(loop: Loop, statement: Statement) -> Steps[Done]:
             yield from settle(session, loop.intent, loop.options, claimed.fence, ack)
             return done_now(claimed, ack)
         except Error as error:
-            yield from loop.again(error)
+            done = yield from _again(loop, error)
+            if done is not None:
+                return done
