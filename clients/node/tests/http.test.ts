@@ -197,6 +197,22 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
 
     for (const mode of ["atomic", "leased"] as const) {
       test(
+        `a refusal of which only the status is kept is replayed as a refusal by a route that is ${mode}`,
+        async ({ db, service, post }) => {
+          await post("/orders", "{}", "first");
+          const values = ["orders.create", storedKey("second", "POST /orders", null), await db.value("select fingerprint from pgonce.intent")];
+          // As the Rust layer records a response that is too large.
+          const answer = { http: 1, status: 404, unkept: true };
+          const fail = "select pgonce.fail($1, $2, $3, 1, false, 'http_404', 'the handler refused', $4)";
+          await db.run(fail, [...values, answer]);
+          const { status, problem, headers } = await post("/orders", "{}", "second");
+          assert.deepEqual([status, problem.code, problem.reason, problem.original_status], [422, "P4030", "http_404", 404]);
+          assert.deepEqual([headers.get("idempotent-replayed"), service.calls], ["true", 1]);
+        },
+        { mode },
+      );
+
+      test(
         `a handler of a route that is ${mode} says in headers what becomes of its response`,
         async ({ db, service, post }) => {
           for (let turn = 0; turn < 2; turn++) {

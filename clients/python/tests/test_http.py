@@ -348,6 +348,23 @@ def test_a_duplicate_in_progress_is_409_with_retry_after(client: Client) -> None
     assert headers_of(response)["retry-after"] == b"1"
 
 
+@pytest.mark.parametrize("mode", ["atomic", "leased"])
+def test_a_refusal_of_which_only_the_status_is_kept_is_replayed_as_a_refusal(client: Client, mode: str) -> None:
+    client.policy = Policy("orders.create", None, mode=mode)
+    client.post("/orders", key="first")
+    print_ = client.db.value("select fingerprint from pgonce.intent")
+    # As the Rust layer records a response that is too large.
+    answer = {"http": 1, "status": 404, "unkept": True}
+    values = ["orders.create", stored_key("second", "POST /orders", None), print_]
+    fail = "select pgonce.fail(%s, %s, %s, 1, false, 'http_404', 'the handler refused', %s)"
+    client.db.admin.execute(fail, [*values, json.dumps(answer)])
+    again = client.post("/orders", key="second")
+    problem = problem_of(again)
+    assert (again.status, problem["code"], problem["reason"]) == (422, "P4030", "http_404")
+    assert (problem["original_status"], headers_of(again)["idempotent-replayed"]) == (404, b"true")
+    assert client.service.calls == 1
+
+
 def test_a_limit_of_keys_and_another_region_are_said(client: Client) -> None:
     client.db.admin.execute("select pgonce.define_scope('orders.create', interval '1 day', p_max_keys => 1)")
     assert client.post("/orders", key="first").status == 201

@@ -55,9 +55,7 @@ export function fromError(policy: FullPolicy, error: PgonceError): HttpResponse 
   if (error.code === "P4110") {
     return problem(policy, 421, "P4110", "its home is another region, and this attempt did nothing");
   }
-  if (error instanceof PermanentFailure) {
-    return problem(policy, 422, "P4030", error.reason, { reason: error.failureCode });
-  }
+  if (error instanceof PermanentFailure) return refused(policy, error);
   if (error instanceof TransientFailure) return problem(policy, 503, error.failureCode, error.reason, {}, soonMs());
   if (error instanceof Busy) {
     const detail = `another request with this key is under way; ${COME_BACK} later`;
@@ -88,6 +86,11 @@ export function internal(policy: FullPolicy, code = "internal"): HttpResponse {
 
 export function tooLarge(policy: FullPolicy): HttpResponse {
   return problem(policy, 413, "body_too_large", `the body has more than ${policy.maxBody} bytes`);
+}
+
+/** No later attempt will do it. */
+export function refused(policy: FullPolicy, failure: PermanentFailure, members: Record<string, unknown> = {}): HttpResponse {
+  return problem(policy, 422, "P4030", failure.reason, { reason: failure.failureCode, ...members });
 }
 
 /** It happened once, and its answer is not kept. */

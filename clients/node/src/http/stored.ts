@@ -4,7 +4,7 @@ import type { PermanentFailure } from "../errors.js";
 import { Ack, MAX_KEEP_MS } from "../intent.js";
 import { toJson, type Json } from "../json.js";
 import type { Attempt, Disposition, FullPolicy, HeaderList, HttpRequest, HttpResponse } from "./policy.js";
-import { fromError, notKept } from "./problems.js";
+import { fromError, notKept, refused } from "./problems.js";
 
 const USUAL = new Set(
   (
@@ -158,7 +158,8 @@ export function replay(
   let response: HttpResponse;
   if (isStored(answer)) {
     if (answer.unkept) {
-      response = notKept(policy, { original_status: answer.status });
+      const members = { original_status: answer.status };
+      response = failure === undefined ? notKept(policy, members) : refused(policy, failure, members);
     } else {
       const headers = (answer.headers ?? []).map(([name, value]): [string, string] => [
         name,

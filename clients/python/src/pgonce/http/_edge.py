@@ -325,7 +325,8 @@ def replay(policy: Policy, request: Request, answer: Any, failure: PermanentFail
             return instead
     if isinstance(answer, dict) and answer.get("http") == 1:
         if answer.get("unkept"):
-            response = _not_kept(policy, original_status=answer["status"])
+            members = {"original_status": answer["status"]}
+            response = _not_kept(policy, **members) if failure is None else _refused(policy, failure, **members)
         else:
             headers = [(name, _bytes(value)) for name, value in answer.get("headers", [])]
             response = Response(answer["status"], headers, _bytes(answer.get("body", "")))
@@ -346,6 +347,10 @@ def announce(response: Response, expires: int | None) -> None:
     """Says until when a response is kept."""
     if expires is not None and expires < 253_402_300_800:
         response.headers.append(("idempotency-expires", formatdate(expires, usegmt=True).encode()))
+
+
+def _refused(policy: Policy, failure: PermanentFailure, **members: Any) -> Response:
+    return problem(policy, 422, "P4030", failure.message, reason=failure.failure_code, **members)
 
 
 def _not_kept(policy: Policy, **members: Any) -> Response:
@@ -443,7 +448,7 @@ def from_error(policy: Policy, error: Error) -> Response:
     if error.code == "P4110":
         return problem(policy, 421, "P4110", "its home is another region, and this attempt did nothing")
     if isinstance(error, PermanentFailure):
-        return problem(policy, 422, "P4030", error.message, reason=error.failure_code)
+        return _refused(policy, error)
     if isinstance(error, TransientFailure):
         return problem(policy, 503, error.failure_code, error.message, retry_after=_soon())
     if isinstance(error, Busy):
