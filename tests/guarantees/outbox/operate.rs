@@ -341,6 +341,44 @@ async fn a_list_of_patterns_that_lets_nothing_through_is_refused() {
     assert_eq!(see.number(filters).await, 0);
 }
 
+/// While a long stretch is walked in pages the cursors say only at their end that it is over.
+#[tokio::test]
+async fn views_do_not_read_what_a_page_has_passed() {
+    let (world, mut reader) = one_reader().await;
+    let see = &world.see;
+    see.run(
+        "insert into pgonce.outbox select e.* from generate_series(1, 20000) i, lateral \
+             pgonce._event_row('t', 'x', 's' || i % 16, jsonb_build_object('n', i), null, '{}', null, '', 20) e",
+    )
+    .await;
+    reader.claim_again().await;
+    let mut read = 0;
+    while read < 19_000 {
+        read += reader.read(1000).await.len();
+    }
+    assert_eq!(reader.keep().await, 16);
+    assert!(read < 20_000, "in the middle of the stretch");
+    let waiting = "select waiting from pgonce.outbox_backlog where subscription = 'c'";
+    assert_eq!(
+        see.number(waiting).await,
+        20_000 - i64::try_from(read).unwrap()
+    );
+    let read = "select coalesce(sum(idx_tup_fetch + seq_tup_read), 0) from pg_stat_xact_user_tables \
+         where relname ~ '^outbox_[0-9]+$'";
+    for view in [
+        "table pgonce.outbox_backlog",
+        "table pgonce.outbox_lanes",
+        "select pgonce.outbox_caught_up('c', pg_current_snapshot())",
+    ] {
+        see.run("begin; set local enable_seqscan = off; set local enable_bitmapscan = off")
+            .await;
+        see.run(view).await;
+        let entries = see.number(read).await;
+        see.run("rollback").await;
+        assert!((1..5000).contains(&entries), "{view} reads {entries}");
+    }
+}
+
 /// Compiling a query takes longer than to run it: the server begins to at a cost that views of a quiet log must not seem to have.
 #[tokio::test]
 async fn no_view_of_a_quiet_log_looks_expensive() {

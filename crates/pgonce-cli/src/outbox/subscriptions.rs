@@ -230,7 +230,7 @@ impl Undelivered {
                               select count(*) as unread, count(*) filter (where \
                                      pgonce._is_wanted(o.topic, o.type, o.tenant, c.topics, c.types, c.tenants)) as wanted \
                                 from (select o.topic, o.type, o.tenant from pgonce.outbox o \
-                                       where o.lane = l.lane and o.seq > (l.cursor).floor \
+                                       where o.lane = l.lane and o.seq > pgonce._unread_above(l.cursor) \
                                          and pgonce._is_unread(o.seq, o.xid, l.cursor, (select f.base_seq from pgonce.outbox_state f)) \
                                        order by o.seq limit $2::text::bigint + 1) o) u \
                         where c.subscription = $1) w \

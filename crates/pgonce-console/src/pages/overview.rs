@@ -57,7 +57,7 @@ pub(super) const BACKLOG: &[Column] = &[
 pub(super) fn has_more_unread(looked: u32, of_lane: &str) -> String {
     format!(
         "coalesce(s.topics, s.types, s.tenants) is not null and exists (select from pgonce.outbox_cursor k cross join lateral (select from ( \
-             select from pgonce.outbox o where o.lane = k.lane and o.seq > (k.cursor).floor \
+             select from pgonce.outbox o where o.lane = k.lane and o.seq > pgonce._unread_above(k.cursor) \
                 and pgonce._is_unread(o.seq, o.xid, k.cursor, (select f.base_seq from pgonce.outbox_state f)) order by o.seq \
               limit case when coalesce(s.topics, s.types, s.tenants) is null then 1 else {looked} + 1 end) o offset {looked}) o \
          where k.subscription = s.subscription and {of_lane})"

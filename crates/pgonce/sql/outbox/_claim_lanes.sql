@@ -4,7 +4,8 @@
 -- answers  every lane that p_owner holds now: its epoch, and the cursor from which to read where the
 --          epoch is new. surplus: more than its share; finish what was read, then give it back.
 -- locks    the rows of the lanes it takes; never waits for another relay
--- writes   owner, epoch and lease of lanes that nobody holds, or whose lease has run out
+-- writes   owner, epoch and lease of lanes that nobody holds, or whose lease has run out; a row of pgonce.outbox_watermark, so that a long
+--          window that begins now says how much of it is over
 -- raises   42704 no such subscription; P4031 it was evicted; 22023 bad owner or lease; 42501 the session's role is bound to a
 --          tenant: it would read past the events of all others
 create or replace function pgonce._claim_lanes(p_subscription text, p_owner text, p_lease interval)
@@ -26,6 +27,7 @@ begin
             hint = 'Let it read on with pgonce.replay, or drop it.';
     end if;
     perform pgonce._rebase_outbox();
+    perform pgonce._record_watermark();
     perform pgonce._force_durable_commit();
     insert into pgonce.outbox_relay (subscription, owner, until) values (p_subscription, p_owner, pgonce.now() + p_lease)
     on conflict on constraint one_row_per_relay do update set until = excluded.until;

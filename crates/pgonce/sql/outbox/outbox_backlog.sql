@@ -30,7 +30,7 @@ select c.subscription, w.waiting, b.oldest_at, pgonce.now() - b.oldest_at as old
        select exists (
               select from pgonce.outbox_cursor l cross join lateral (
                      select from pgonce.outbox o
-                      where o.lane = l.lane and o.seq > (l.cursor).floor
+                      where o.lane = l.lane and o.seq > pgonce._unread_above(l.cursor)
                         and pgonce._is_unread(o.seq, o.xid, l.cursor, (select f.base_seq from pgonce.outbox_state f))
                       order by o.seq limit 1) o
                where l.subscription = c.subscription) as behind) u
@@ -38,7 +38,7 @@ select c.subscription, w.waiting, b.oldest_at, pgonce.now() - b.oldest_at as old
        select count(*) as waiting
          from (select from pgonce.outbox_cursor l cross join lateral (
                     select o.topic, o.type, o.tenant from pgonce.outbox o
-                     where o.lane = l.lane and o.seq > (l.cursor).floor
+                     where o.lane = l.lane and o.seq > pgonce._unread_above(l.cursor)
                        and pgonce._is_unread(o.seq, o.xid, l.cursor, (select f.base_seq from pgonce.outbox_state f))
                      order by o.seq
                      limit case when coalesce(c.topics, c.types, c.tenants) is null then 10000 else 500 end) o
@@ -50,7 +50,7 @@ select c.subscription, w.waiting, b.oldest_at, pgonce.now() - b.oldest_at as old
          from pgonce.outbox_cursor l cross join lateral (
               select o.created_at from (
                      select o.created_at, o.seq, o.topic, o.type, o.tenant from pgonce.outbox o
-                      where o.lane = l.lane and o.seq > (l.cursor).floor
+                      where o.lane = l.lane and o.seq > pgonce._unread_above(l.cursor)
                         and pgonce._is_unread(o.seq, o.xid, l.cursor, (select f.base_seq from pgonce.outbox_state f))
                       order by o.seq limit case when coalesce(c.topics, c.types, c.tenants) is null then 1 else 500 end) o
                where pgonce._is_wanted(o.topic, o.type, o.tenant, c.topics, c.types, c.tenants)

@@ -24,7 +24,7 @@ begin
        and not exists (
             select from pgonce.outbox_cursor l
              cross join pgonce.outbox_state f
-              join pgonce.outbox o on o.lane = l.lane and o.seq > (l.cursor).floor
+              join pgonce.outbox o on o.lane = l.lane and o.seq > pgonce._unread_above(l.cursor)
              where l.subscription = p_subscription collate "C"
                and pgonce._is_unread(o.seq, o.xid, l.cursor, f.base_seq)
                and (o.seq <= f.base_seq or pg_visible_in_snapshot(o.xid, p_with))

@@ -17,7 +17,7 @@ select l.subscription, l.lane, b.waiting, b.oldest_at, pgonce.now() - b.oldest_a
        select count(*) as waiting, min(w.created_at) as oldest_at
          from (select o.created_at from (
                       select o.created_at, o.seq, o.topic, o.type, o.tenant from pgonce.outbox o
-                       where o.lane = l.lane and o.seq > (l.cursor).floor
+                       where o.lane = l.lane and o.seq > pgonce._unread_above(l.cursor)
                          and pgonce._is_unread(o.seq, o.xid, l.cursor, (select f.base_seq from pgonce.outbox_state f))
                        order by o.seq limit case when coalesce(c.topics, c.types, c.tenants) is null then 500 else 1000 end) o
                 where pgonce._is_wanted(o.topic, o.type, o.tenant, c.topics, c.types, c.tenants)

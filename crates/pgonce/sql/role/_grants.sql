@@ -96,7 +96,7 @@ begin
             ('operator', 'define_transition'),
             -- pgonce._scope_is_allowed calls it in a region, with the application's rights.
             ('app', '_check_region region_of'),
-            ('viewer', '_region_is_current'),
+            ('viewer', '_region_is_current _unread_above'),
             ('operator', 'define_region_rule region_of resolve_double_commit _beat_region _merge_pending _purge_facts _region_is_current
                 _end_moved_leases _apply_region_rule _holders_of_intents _writers_of_intents'),
             ('app', 'enqueue cancel_job _job _job_group'),
@@ -106,10 +106,10 @@ begin
             ('consumer', 'external_observe external_due'),
             ('operator', 'define_provider external_settle external_observe _external_risk _external_rules'),
             ('relay', '_claim_lanes _claim_lanes_of _poll_outbox _has_new_events _read_lanes _due_parked _settle_lane _advance_lanes _release_lanes
-                outbox_caught_up _create_outbox_partitions _drop_outbox_partitions'),
+                outbox_caught_up _unread_above _create_outbox_partitions _drop_outbox_partitions'),
             ('operator', 'define_scope drop_scope _contract _contract_of purge intervene _act_risk _take_stale _decide_stale _probe_name find _verdict _history
                 create_subscription alter_subscription drop_subscription evict_subscription redrive skip replay replay_range
-                recover event_status outbox_caught_up set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
+                recover event_status outbox_caught_up _unread_above set_outbox_retention _create_outbox_partitions _drop_outbox_partitions
                 define_inbox retry_messages skip_message replay_messages set_partition
                 _create_inbox_partitions _drop_inbox_partitions _purge_inbox
                 define_projection _define_projection _require_projection _require_build _begin_build _drop_build _step_build

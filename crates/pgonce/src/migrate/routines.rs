@@ -188,6 +188,7 @@ pub(super) const ROUTINES: &[Routine] = routines![
     "outbox/_create_outbox_partitions",
     "retention/_lock_tries",
     "outbox/_drop_outbox_partitions",
+    "outbox/_unread_above",
     "outbox/outbox_backlog",
     "outbox/outbox_caught_up",
     "outbox/outbox_lanes",

@@ -293,7 +293,7 @@ where
             let Some(claimed) = self.waiting.pop_front() else {
                 return;
             };
-            let name = claimed.name();
+            let (name, handler) = (claimed.name(), self.worker.handler.clone());
             let limit = self.worker.timeout.unwrap_or(Duration::MAX);
             let job = Job {
                 once: self.worker.once.clone(),
@@ -301,7 +301,6 @@ where
                 lease: self.worker.lease,
                 until: Instant::now().checked_add(limit),
             };
-            let handler = self.worker.handler.clone();
             let task = async move {
                 let work = AssertUnwindSafe(async { handler(job).await }).catch_unwind();
                 let ended = match in_span(&claimed, timeout(limit, work)).await {
