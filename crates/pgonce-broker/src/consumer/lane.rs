@@ -312,18 +312,16 @@ impl<D: Driver, H: Handler<D>> Lane<'_, D, H> {
             items.iter().map(|item| &*item.message).collect()
         };
         let name = &self.shared.name;
-        let waits = match (self.shared.store_first, &verdicts) {
-            (true, _) => vec![true; sound.len()],
-            (false, Some(_)) => vec![false; sound.len()],
-            (false, None) => {
-                let held = async {
-                    let held = batch.held(name, &messages(&sound)).await?;
-                    fault_point!("consumer.held");
-                    Ok(held)
-                };
-                self.asked(held).await?
-            }
+        let waits = async {
+            let waits = match (self.shared.store_first, &verdicts) {
+                (true, _) => vec![true; sound.len()],
+                (false, Some(_)) => vec![false; sound.len()],
+                (false, None) => batch.held(name, &messages(&sound)).await?,
+            };
+            fault_point!("consumer.held");
+            Ok(waits)
         };
+        let waits = self.asked(waits).await?;
         let (mut aside, mut fresh) = (Vec::new(), Vec::new());
         for (item, waits) in sound.into_iter().zip(waits) {
             if waits { &mut aside } else { &mut fresh }.push(item);
