@@ -287,7 +287,7 @@ async fn what_cannot_be_consumed_is_said_before_anything_starts() {
         (&["--source", "outbox:c"], 2, "--to http"),
         (
             &["--source", "outbox:nobody", "--sql", "apply_event"],
-            1,
+            7,
             "nobody",
         ),
         (

@@ -92,7 +92,8 @@ async fn every_list_prints_the_names_that_other_commands_take() {
     }
     assert_eq!(
         fixture.ok(&["find", "stuck", "--quick", "-o", "name"]),
-        "stuck\n"
+        "stuck\nstuck\n",
+        "the intent, and its call to a provider"
     );
     let csv = fixture.ok(&["find", "stuck", "--quick", "-o", "csv"]);
     assert!(csv.starts_with("what,found_as,"), "{csv}");
