@@ -147,9 +147,11 @@ pub(crate) async fn read_request(
     if announced.unwrap_or(body.0.size_hint().lower()) > limit as u64 {
         return Err(too_large(limit));
     }
+    let announced = announced.and_then(|n| usize::try_from(n).ok());
     let base = size_of_request(head);
-    // What was only announced takes nothing: a few peers that send none of it would keep all others out.
-    let mut reserved = budget.reserve(base).ok_or_else(overloaded)?;
+    let mut reserved = budget
+        .reserve(base.saturating_add(announced.unwrap_or(0)))
+        .ok_or_else(overloaded)?;
     let reading = async {
         let mut gathered = Gathered::default();
         let mut trailers = None;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many bytes of requests may be held at once; a request beyond that gets 503. Each takes as much as has arrived of its body, and 16 KiB
+/// How many bytes of requests may be held at once; a request beyond that gets 503. Each takes as much as its body, and 16 KiB
 /// beside it (or twice the size of its headers, where that is more), until its work has ended, whether or not its client still waits.
 /// Layers that share one budget are bounded together.
 ///

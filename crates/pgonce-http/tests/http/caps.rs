@@ -101,25 +101,6 @@ async fn uploads_beyond_the_budget_get_503_and_the_budget_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_only_announced_takes_no_part_of_the_budget() {
-    let (layer, budget) = (
-        alone(Policy::new(SCOPE, Caller::None)),
-        Budget::bytes(100 + 2 * EACH),
-    );
-    let layer = layer.budget(budget.clone());
-    let site = Site::open(Router::new().route("/effects", post(effect::<Sqlx>).layer(layer))).await;
-    let raw = site.raw("/effects", "k1", &"x".repeat(90));
-    let _wire = site.wire(&raw[..raw.len() - 89]).await;
-    until("a part of it is taken", || async {
-        budget.free() < 100 + 2 * EACH
-    })
-    .await;
-    // Read whole: then it is the database that is missing.
-    let reply = site.post("/effects", "k2", "y".repeat(60)).await;
-    reply.problem(503, "08006");
-}
-
-#[tokio::test]
 async fn the_work_of_clients_that_hang_up_is_bounded() {
     let world: World = World::new().await;
     let (gate, budget) = (Gate::closed(), Budget::bytes(3 * EACH + EACH / 2));
