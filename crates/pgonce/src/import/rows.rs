@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::chunk::{Chunk, Place, Problem, copy_row};
 use super::record::{Field, Next, Records, split};
-use super::text::text;
+use super::text::{Object, text};
 use crate::error::{Error, ErrorDetail, Result};
 
 /// How a file is written.
@@ -395,37 +394,6 @@ impl<R: io::BufRead> Rows<R> {
             self.records.line,
             "a quote is opened in this row and never closed",
         )
-    }
-}
-
-/// A JSON object in the order of its names, its values as they are written: a number may have more digits than
-/// a float.
-pub(super) struct Object<'a>(pub(super) BTreeMap<String, &'a RawValue>);
-
-impl<'de> serde::Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        struct Members;
-        impl<'de> Visitor<'de> for Members {
-            type Value = Object<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(
-                self,
-                mut map: M,
-            ) -> std::result::Result<Object<'de>, M::Error> {
-                let mut members = BTreeMap::new();
-                while let Some((name, value)) = map.next_entry::<String, &'de RawValue>()? {
-                    if members.insert(name, value).is_some() {
-                        return Err(serde::de::Error::custom("a name is there twice"));
-                    }
-                }
-                Ok(Object(members))
-            }
-        }
-        deserializer.deserialize_map(Members)
     }
 }
 

@@ -2,16 +2,47 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::fmt;
 
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
-
-use super::rows::Object;
 
 /// Deeper values are compared as they are written.
 const MAX_DEPTH: usize = 64;
 
 /// A number of more digits keeps its exponent.
 const MAX_DIGITS: i64 = 1000;
+
+/// A JSON object in the order of its names, its values as they are written: a number may have more digits than
+/// a float.
+pub(super) struct Object<'a>(pub(super) BTreeMap<String, &'a RawValue>);
+
+impl<'de> serde::Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(
+                self,
+                mut map: M,
+            ) -> std::result::Result<Object<'de>, M::Error> {
+                let mut members = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry::<String, &'de RawValue>()? {
+                    if members.insert(name, value).is_some() {
+                        return Err(serde::de::Error::custom("a name is there twice"));
+                    }
+                }
+                Ok(Object(members))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
 
 /// The text of a value that is valid JSON. A string is the same as it would be in a CSV file, and 17.0 the same as 17; text that looks like a
 /// number is left alone, since version 1.10 is not 1.1.
