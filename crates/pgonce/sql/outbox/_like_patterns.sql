@@ -11,7 +11,7 @@ begin
             hint = 'Leave it out, or say {*}, where everything is wanted; else name patterns such as {orders,refunds.*}.';
     end if;
     return case when p_patterns is not null and p_patterns <> array['*'] then
-        (select array_agg(replace(replace(replace(replace(g collate "C", '\', '\\'), '_', '\_'), '%', '\%'), '*', '%'))
+        (select array_agg(replace(replace(replace(replace(g collate "C", E'\\', E'\\\\'), '_', E'\\_'), '%', E'\\%'), '*', '%'))
            from unnest(p_patterns) g) end;
 end
 $$;

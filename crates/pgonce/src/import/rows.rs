@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use super::chunk::{Chunk, Place, Problem, copy_row};
