@@ -15,7 +15,7 @@ fn burn(ids: u32) -> String {
     )
 }
 
-async fn private() -> (Postgres, Observer) {
+pub(super) async fn private() -> (Postgres, Observer) {
     let server = Postgres::builder().start().await.unwrap();
     let see = Observer::connect(&server.url()).await;
     (server, see)

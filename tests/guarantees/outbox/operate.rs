@@ -1,9 +1,10 @@
 //! What operators do: look, give again, recover. Each is one SQL call, and does what it says and no more.
 
 use pgonce::outbox::Subscription;
-use pgonce_tests::{LogReader, Observer, publish};
+use pgonce_tests::{LogReader, Observer, install, publish};
 use serde_json::json;
 
+use super::life::private;
 use super::one_reader;
 use super::parked::{deliver, deliver_due};
 
@@ -344,8 +345,11 @@ async fn a_list_of_patterns_that_lets_nothing_through_is_refused() {
 /// While a long stretch is walked in pages the cursors say only at their end that it is over.
 #[tokio::test]
 async fn views_do_not_read_what_a_page_has_passed() {
-    let (world, mut reader) = one_reader().await;
-    let see = &world.see;
+    // A server of its own: while a transaction is open that began before, in any database, nobody knows what is over.
+    let (server, see) = private().await;
+    install(server.url()).await.unwrap();
+    see.run("select pgonce.create_subscription('c')").await;
+    let mut reader = LogReader::claim(Observer::connect(&server.url()).await, "c", "r").await;
     see.run(
         "insert into pgonce.outbox select e.* from generate_series(1, 20000) i, lateral \
              pgonce._event_row('t', 'x', 's' || i % 16, jsonb_build_object('n', i), null, '{}', null, '', 20) e",
