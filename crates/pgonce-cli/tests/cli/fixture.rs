@@ -15,12 +15,29 @@ pub(crate) struct Fixture {
 impl Fixture {
     /// An empty database.
     pub(crate) async fn empty() -> Self {
+        Self::from("empty", async |_| {}).await
+    }
+
+    /// With pgonce in it, which the program installs once for all tests.
+    pub(crate) async fn installed() -> Self {
+        let migrate = async |url: String| {
+            let output = program(&["migrate", "up"])
+                .env("DATABASE_URL", url)
+                .output();
+            let run = Run::of(output.unwrap());
+            assert_eq!(run.code, 0, "{run:?}");
+        };
+        Self::from("installed", migrate).await
+    }
+
+    async fn from(template: &str, setup: impl AsyncFnOnce(String)) -> Self {
         let server = shared(None).await.unwrap();
-        server
-            .template("empty", async |_: String| Ok::<(), std::io::Error>(()))
-            .await
-            .unwrap();
-        let database = server.database_from("empty").await.unwrap();
+        let setup = async |url: String| {
+            setup(url).await;
+            Ok::<(), std::io::Error>(())
+        };
+        server.template(template, setup).await.unwrap();
+        let database = server.database_from(template).await.unwrap();
         let (client, connection) = tokio_postgres::connect(&database.url(), NoTls)
             .await
             .unwrap();
@@ -30,13 +47,6 @@ impl Fixture {
             database,
             client,
         }
-    }
-
-    /// With pgonce in it.
-    pub(crate) async fn installed() -> Self {
-        let fixture = Self::empty().await;
-        fixture.ok(&["migrate", "up"]);
-        fixture
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
