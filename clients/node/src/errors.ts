@@ -167,6 +167,14 @@ export class TransientFailure extends Failure {
   }
 }
 
+/** A failure as the command that has just recorded it reports it: `replayed` may be that of another one, which its work asked for. */
+export function ownFailure(failure: Failure): Failure {
+  if (!failure.replayed) return failure;
+  const { failureCode, reason, answer, keepForMs } = failure;
+  const Kind = failure instanceof TransientFailure ? TransientFailure : PermanentFailure;
+  return Object.assign(new Kind(failureCode, reason, { answer, keepForMs }), { cause: failure });
+}
+
 type Made = new (reason: string, details: ErrorDetails) => PgonceError;
 
 const BY_CODE: Record<string, Made> = {

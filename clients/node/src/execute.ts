@@ -16,7 +16,7 @@ import {
 import { Ack, makeIntent, makeOptions, names, readClaimed, type Claimed, type CommandOptions, type Done } from "./intent.js";
 import { parse } from "./json.js";
 import { Loop } from "./loop.js";
-import { acquire, afterOwnError, discard, doneNow, ended, fromCall, inCall, openIdle, release, settle } from "./protocol.js";
+import { afterOwnError, discard, doneNow, ended, fromCall, inCall, openIdle, release, settle } from "./protocol.js";
 import * as sql from "./statements.js";
 import type { Params } from "./statements.js";
 
@@ -166,7 +166,7 @@ class OneStatement {
 
   /** Lends a connection without a transaction. */
   private async withSession<T>(call: (session: Session) => Promise<T>): Promise<T> {
-    const session = await openIdle(await acquire(this.loop.driver));
+    const session = await openIdle(this.loop.driver);
     let result: T;
     try {
       result = await call(session);

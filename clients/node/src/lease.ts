@@ -14,6 +14,7 @@ import {
   PgonceError,
   TransientFailure,
   Uncertain,
+  ownFailure,
   translate,
 } from "./errors.js";
 import {
@@ -377,6 +378,7 @@ function leftOpen(error: unknown): unknown {
     error instanceof Disconnected ||
     error instanceof Conflict ||
     error instanceof Busy ||
+    error instanceof Invalid ||
     (error instanceof DatabaseError && mayPass(error));
   return denies ? new Uncertain(`leased work could not be recorded: ${error.reason}`, { cause: error }) : error;
 }
@@ -402,6 +404,8 @@ export async function runLeased(
     try {
       return await runHeld(held, work, renew);
     } catch (error) {
+      // The work gave its lease back, and says itself that it is not done.
+      if (held.released && error instanceof Invalid) throw error;
       const claimsAgain = error instanceof Fenced || error instanceof LostRace || error instanceof Uncertain;
       if (!claimsAgain || held.released || held.failing) throw leftOpen(error);
       // The claim knows what is true now.
@@ -423,8 +427,9 @@ async function runHeld(held: Lease, work: (held: Lease) => unknown, renew: boole
       if (held.done !== undefined && error instanceof PgonceError) return held.done;
       // Work that stopped because its lease was lost has nothing of its own to report.
       if (held.signal.aborted && isAbort(error, held.signal)) throw held.signal.reason;
-      if (error instanceof Failure && !held.released) await held.fail(error);
-      throw error;
+      if (!(error instanceof Failure) || held.released) throw error;
+      await held.fail(error);
+      throw ownFailure(error);
     }
     if (held.released) {
       throw new Invalid("the lease was given back, so there is no answer to record");

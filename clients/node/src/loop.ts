@@ -1,7 +1,7 @@
 /** Claims, waits and retries for one intent. */
 
 import type { Driver, Row } from "./drivers/index.js";
-import { Busy, Conflict, DatabaseError, Disconnected, Failure, Fenced, LostRace, PgonceError, Uncertain } from "./errors.js";
+import { Busy, Conflict, DatabaseError, Disconnected, Failure, Fenced, Invalid, LostRace, PgonceError, Uncertain } from "./errors.js";
 import { holds, interval, names, readClaimed, type Claimed, type Done, type Held, type Intent, type Options } from "./intent.js";
 import {
   callInTime,
@@ -104,7 +104,7 @@ export class Loop {
     if (!(error instanceof PgonceError)) throw this.uncertain ?? error;
     this.ran ||= ran;
     if (error instanceof Uncertain) this.uncertain = error;
-    else if (ran) this.uncertain = new Uncertain(error.message);
+    else if (ran) this.uncertain = new Uncertain(error.reason, { cause: error });
     const worth =
       !(error instanceof Failure || error instanceof Busy) &&
       ["retry", "retry_after_delay", "claim_again", "ambiguous"].includes(error.errorClass);
@@ -135,7 +135,7 @@ export class Loop {
    * the intent settles the doubt. The holder, or the one that was faster, may be that very try, still committing.
    */
   private final(error: PgonceError): PgonceError {
-    const doubtful = [Disconnected, Busy, DatabaseError, LostRace, Fenced].some((kind) => error instanceof kind);
+    const doubtful = [Disconnected, Busy, DatabaseError, LostRace, Fenced, Invalid].some((kind) => error instanceof kind);
     // Who used the key with another request came after work that the outside world may have seen.
     const after = this.ran && error instanceof Conflict;
     return this.uncertain !== undefined && (doubtful || after) ? this.uncertain : error;

@@ -2,7 +2,7 @@
 
 import { adapt, type ConnectionOf, type Driver } from "./drivers/index.js";
 import { defined } from "./defined.js";
-import { Busy, Disconnected, Failure, PgonceError, translate } from "./errors.js";
+import { Busy, Disconnected, Failure, PgonceError, ownFailure, translate } from "./errors.js";
 import { holds, makeIntent, makeOptions, type CommandOptions, type Done, type Intent, type Options } from "./intent.js";
 import { Loop } from "./loop.js";
 import { borrow, claim, discard, doneNow, ended, inCall, recordFailure, settle, succeed, type OpenAttempt } from "./protocol.js";
@@ -117,6 +117,7 @@ async function tryOnce(loop: Loop, { session, claimed }: OpenAttempt, work: (tx:
     } catch (unrecorded) {
       return { error: unrecorded, known: unrecorded as PgonceError };
     }
-    return { error, known: error };
+    const own = ownFailure(error);
+    return { error: own, known: own };
   }
 }

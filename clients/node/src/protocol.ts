@@ -120,8 +120,9 @@ async function isInTransaction(session: Session): Promise<boolean> {
   }
 }
 
-/** The session, which has no transaction; where somebody's is open, to commit that is not ours. */
-export async function openIdle(session: Session): Promise<Session> {
+/** A session without a transaction; where somebody's is open, to commit that is not ours. */
+export async function openIdle(driver: Driver): Promise<Session> {
+  const session = await acquire(driver);
   let busy: boolean;
   try {
     busy = await session.inTransaction();
@@ -131,7 +132,8 @@ export async function openIdle(session: Session): Promise<Session> {
     throw error;
   }
   if (!busy) return session;
-  await release(session, true);
+  await release(session, !driver.reconnects);
+  if (driver.reconnects) throw new Disconnected("a connection was in a transaction that somebody had left open, and is closed");
   throw new Invalid("the connection is in a transaction already, which is not pgonce's to commit", {
     hint: "Commit or roll back first, or use join(...) to claim inside your transaction.",
   });
@@ -139,7 +141,7 @@ export async function openIdle(session: Session): Promise<Session> {
 
 /** A session with a transaction of ours. */
 export async function begin(driver: Driver, isolation: Options["isolation"]): Promise<Session> {
-  const session = await openIdle(await acquire(driver));
+  const session = await openIdle(driver);
   try {
     await session.begin(isolation);
   } catch (raised) {

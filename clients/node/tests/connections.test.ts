@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { once } from "node:events";
+import { once, type EventEmitter } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { writeFile } from "node:fs/promises";
 import net from "node:net";
@@ -187,6 +187,111 @@ for (const [version, library] of Object.entries(PG)) {
     );
   });
 }
+
+for (const library of LIBRARIES) {
+  it(`work that outlives its attempt does not write into the next one (${library})`, () =>
+    withApi(library, async (api, db) => {
+      let goOn = (): void => undefined;
+      const later = new Promise<void>((resolve) => (goOn = resolve));
+      let late: Promise<void> | undefined;
+      const done = await pgonce.once(api.source, "s", "k", REQUEST, async ({ conn }: pgonce.Tx) => {
+        if (late === undefined) {
+          late = later.then(() => api.execute(conn, INSERT));
+          await Promise.all([api.execute(conn, "do $$ begin raise exception 'again' using errcode = '40P01'; end $$"), late]);
+        }
+        goOn();
+        await assert.rejects(late);
+        await api.execute(conn, INSERT);
+      });
+      assert.deepEqual([done.replayed, await db.effects()], [false, 1]);
+    }));
+}
+
+it("a transaction that somebody left open in a pool costs no call", () =>
+  withDatabase(async (db) => {
+    const pool = new pg.Pool({ connectionString: db.url, max: 2 });
+    for (const last of ["select 1", "select 1/0"]) {
+      const leave = async (): Promise<void> => {
+        const client = await pool.connect();
+        await client.query("begin");
+        await client.query(last).catch(() => undefined);
+        client.release();
+      };
+      await leave();
+      const done = await pgonce.once(pool, "s", last, REQUEST, async (tx) => void (await tx.conn.query(INSERT)));
+      assert.equal(done.replayed, false);
+      await leave();
+      assert.equal((await pgonce.execute(pool, "one", last, REQUEST, `${INSERT} returning id`)).replayed, false);
+      let runs = 0;
+      const work = async (): Promise<string> => {
+        runs += 1;
+        await leave();
+        return "done outside";
+      };
+      assert.deepEqual([(await pgonce.lease(pool, "leased", last, REQUEST, work)).answer, runs], ["done outside", 1]);
+    }
+    assert.equal(await db.effects(), 4);
+    await pool.end();
+  }));
+
+describe("a client of pg that is lent", { concurrency: 4 }, () => {
+  const withPool = (test: (pool: pg.Pool, db: Database) => Promise<void>): Promise<void> =>
+    withDatabase(async (db) => {
+      const pool = new pg.Pool({ connectionString: db.url, max: 1 });
+      try {
+        await test(pool, db);
+      } finally {
+        await pool.end();
+      }
+    });
+
+  it("works as the client itself, and sends nothing once its attempt has ended", () =>
+    withPool(async (pool, db) => {
+      let lent: pg.PoolClient | undefined;
+      await pgonce.once(pool, "s", "k", REQUEST, async ({ conn }) => {
+        lent = conn;
+        assert.ok(conn instanceof pg.Client && Object.getPrototypeOf(conn) === pg.Client.prototype);
+        assert.equal(conn.escapeLiteral("a'b"), "'a''b'");
+        const notices: unknown[] = [];
+        conn.on("notice", ({ message }) => notices.push(message));
+        await conn.query({ text: "do $$ begin raise notice 'seen'; end $$" });
+        assert.deepEqual(notices, ["seen"]);
+        const rows: unknown[] = [];
+        const query = conn.query(new pg.Query<{ n: number }>("select 1 as n"));
+        await new Promise((resolve) => query.on("row", (row) => rows.push(row)).on("end", resolve));
+        assert.deepEqual(rows, [{ n: 1 }]);
+        await new Promise<void>((resolve, reject) => conn.query(INSERT, (error: Error | null) => (error ? reject(error) : resolve())));
+      });
+      const conn = lent as pg.PoolClient;
+      await assert.rejects(conn.query(INSERT), { name: "Disconnected", message: /has ended/ });
+      assert.throws(() => conn.query(INSERT, () => undefined), pgonce.Disconnected);
+      assert.throws(() => conn.query(new pg.Query(INSERT)), pgonce.Disconnected);
+      await assert.rejects(pgonce.publish(conn, "t", "e", {}), pgonce.NotInTransaction);
+      assert.equal(await db.effects(), 1);
+    }));
+
+  it("stays usable in a transaction of the caller's own", () =>
+    withPool(async (pool, db) => {
+      const client = await pool.connect();
+      await client.query("begin");
+      let lent: pg.PoolClient | undefined;
+      await pgonce.join(client, "s", "k", REQUEST, (tx) => void (lent = tx.conn));
+      await lent?.query(INSERT);
+      await client.query(INSERT);
+      await lent?.query("commit");
+      client.release();
+      assert.equal(await db.effects(), 2);
+      // The connection is watched once, however often it is lent.
+      const wire = (client as unknown as { connection: EventEmitter }).connection;
+      const before = wire.listenerCount("readyForQuery");
+      for (const key of ["a", "b"]) {
+        await pgonce.once(pool, "s", key, REQUEST, async ({ conn }) => {
+          await pgonce.publish(conn, "t", "e", {});
+        });
+      }
+      assert.equal(wire.listenerCount("readyForQuery"), before);
+    }));
+});
 
 describe("connections of postgres.js that end", { concurrency: 4 }, () => {
   type Tx = pgonce.Tx<postgres.ReservedSql>;

@@ -157,6 +157,29 @@ describe("leased work in doubt", { concurrency: 4 }, () => {
       await assert.rejects(pgonce.lease(connect, "s", "second", REQUEST, write(2)), pgonce.Uncertain);
     }));
 
+  it("work that ends with an error of the input may have happened", () =>
+    withSource(async (source, db) => {
+      const work = (): never => {
+        throw new pgonce.Invalid("the amount is missing");
+      };
+      const ended = pgonce.lease(source.connect, "s", "k", REQUEST, work);
+      await assert.rejects(ended, { name: "Uncertain", message: /the amount is missing/ });
+      assert.equal(await nextKind(source, db), "takeover");
+    }));
+
+  it("an error of the input says nothing about a commit whose reply was lost", () =>
+    withSource(async ({ connect }, db) => {
+      await db.run("select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')");
+      db.proxy.faults.push({ at: "commit", action: "request" });
+      let runs = 0;
+      const work = (): void => {
+        runs += 1;
+        if (runs === 2) throw new pgonce.Invalid("the amount is missing");
+      };
+      await assert.rejects(pgonce.once(connect, "s", "k", REQUEST, work), pgonce.Uncertain);
+      assert.equal(runs, 2);
+    }));
+
   it("what is stored counts, not what the work says afterwards", () =>
     withSource(async ({ connect }, db) => {
       const work = async (held: pgonce.Lease<pg.Client>): Promise<never> => {
@@ -309,6 +332,7 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
         new pgonce.Disconnected("gone"),
         new pgonce.Busy(100),
         new pgonce.Conflict("another request"),
+        new pgonce.Invalid("the amount is missing"),
         new pgonce.DatabaseError("full", { code: "53300" }),
       ];
       for (const error of thrown) {

@@ -268,6 +268,50 @@ for (const [name, framework] of Object.entries(FRAMEWORKS)) {
       { principal: (request) => request.header("x-user"), tenant: (request) => request.header("x-tenant") ?? "" },
     );
 
+    for (const nobody of [undefined, null, ""]) {
+      test(
+        `a principal that is ${JSON.stringify(nobody)} is nobody`,
+        async ({ service, post }) => {
+          const { status, problem } = await post("/orders");
+          assert.deepEqual([status, problem.code, service.calls], [401, "principal_missing", 0]);
+        },
+        { principal: () => nobody },
+      );
+    }
+
+    for (const none of [undefined, null]) {
+      test(
+        `a tenant that is ${none} is none`,
+        async ({ service, post }) => {
+          const { status, problem } = await post("/orders");
+          assert.deepEqual([status, problem.code, service.calls], [400, "tenant_missing", 0]);
+        },
+        { tenant: () => none },
+      );
+    }
+
+    for (const mode of ["atomic", "leased"] as const) {
+      for (const by of ["handler", "policy"] as const) {
+        const outcomes = (): never => undefined as never;
+        test(
+          `a disposition that there is not, by the ${by} of a route that is ${mode}, is 500 and not the response of the handler`,
+          async ({ db, service, post }) => {
+            service.own = async (attempt) => {
+              if (mode === "atomic") await attempt.tx.conn.query(INSERT);
+              if (by === "handler") attempt.disposition = "kept" as "keep";
+              return { status: 201, body: "made" };
+            };
+            const { status, problem } = await post("/orders");
+            assert.deepEqual([status, problem.code], [500, "internal"]);
+            const left = mode === "atomic" ? 0 : 1;
+            assert.deepEqual([await db.effects(), await db.value(`${intents} where status = 'processing'`)], [0, left]);
+            assert.equal(await db.value(intents), left);
+          },
+          by === "policy" ? { mode, outcomes } : { mode },
+        );
+      }
+    }
+
     test(
       "a replay is reauthorised",
       async ({ post }) => {
@@ -567,6 +611,22 @@ describe("HTTP", () => {
         assert.match(await post("/", "k", "two"), /^422 /);
       },
     ));
+
+  it("what is remembered of the retentions has a bound", () =>
+    withDatabase(async (db) => {
+      type Exchanges = typeof import("../dist/http/exchange.js");
+      type Intents = typeof import("../dist/intent.js");
+      // eslint-disable-next-line @typescript-eslint/no-require-imports
+      const { Route } = require(path.join(PACKAGE, "dist/http/exchange.js")) as Exchanges;
+      // eslint-disable-next-line @typescript-eslint/no-require-imports
+      const { makeIntent } = require(path.join(PACKAGE, "dist/intent.js")) as Intents;
+      const pool = poolOf(db.url, 1);
+      const route = new Route(pool, POLICY);
+      for (let tenant = 0; tenant < 1000; tenant++) route["retentions"].set(String(tenant), { until: 0, ms: 1 });
+      assert.ok(((await route["retentionOf"](makeIntent("s", "k", {}, { tenant: "acme" }))) ?? 0) > 0);
+      assert.deepEqual([...route["retentions"].keys()], ["acme"]);
+      await pool.end();
+    }));
 
   it("a policy is checked, and a member that is undefined is one that is left out", () => {
     type Policies = typeof import("../dist/http/policy.js");

@@ -345,6 +345,21 @@ describe("commands", { concurrency: 4 }, () => {
       assert.equal(await db.value("select string_agg(message_id::text, ',') from pgonce.outbox"), ids[1]);
     }));
 
+  for (const [name, run] of Object.entries({ once: pgonce.once, lease: pgonce.lease })) {
+    it(`a failure of another command is at first new to the one that asked for it (${name})`, () =>
+      withPool(async (pool) => {
+        const decline = (): never => {
+          throw new pgonce.PermanentFailure("declined", "the bank said no", { answer: { by: "bank" } });
+        };
+        const ask = (): Promise<unknown> => pgonce.once(pool, "ledger", "k", REQUEST, decline);
+        await assert.rejects(ask(), { replayed: false });
+        for (const replayed of [false, true]) {
+          const failed = run(pool, "s", "k", REQUEST, ask);
+          await assert.rejects(failed, { name: "PermanentFailure", failureCode: "declined", answer: { by: "bank" }, replayed });
+        }
+      }));
+  }
+
   it("transact runs again what was rolled back", () =>
     withPool(async (pool, db) => {
       let runs = 0;

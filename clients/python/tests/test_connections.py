@@ -14,7 +14,7 @@ import psycopg
 import psycopg_pool
 import pytest
 import sqlalchemy
-from apis import KINDS, Api, run, with_api
+from apis import ASYNC, KINDS, Api, run, with_api
 from conftest import Database
 from proxy import Fault
 from sqlalchemy import orm
@@ -22,10 +22,10 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 import pgonce
 from pgonce import aio
-from pgonce._drivers import Driver, Session
+from pgonce._drivers import Driver, Session, adapt
 from pgonce._execute import _alone
 from pgonce._intent import Options
-from pgonce._protocol import begin, fail, in_own_transaction
+from pgonce._protocol import begin, commit, fail, in_own_transaction
 from pgonce._steps import drive, drive_async, limited
 
 REQUEST = {"item": "book"}
@@ -179,6 +179,133 @@ def test_over_one_connection_a_lost_commit_is_uncertain(db: Database, kind: str)
     with psycopg.connect(db.dsn) as other:
         assert pgonce.once(other, "s", "k", REQUEST, lambda tx: 1).replayed
     assert db.effects() == 1
+
+
+@pytest.mark.parametrize("kind", ["psycopg Connection", "psycopg AsyncConnection"])
+def test_a_connection_that_is_closed_before_its_commit_has_not_committed(db: Database, kind: str) -> None:
+    async def test(conn: Connection) -> None:
+        acquired = adapt(conn.raw, is_async=conn.is_async).acquire()
+        session = await acquired if conn.is_async else acquired
+        await conn.execute(conn.raw, INSERT)
+        await finished(conn.raw.close())
+        with pytest.raises(pgonce.Uncertain):
+            await drive_async(commit(session))
+
+    over(kind, db.dsn, test)
+    assert db.effects() == 0
+
+
+@pytest.mark.parametrize("kind", ["psycopg Connection", "psycopg AsyncConnection"])
+def test_one_statement_has_the_isolation_and_the_mode_of_its_connection(db: Database, kind: str) -> None:
+    insert = "insert into effect (note) values (current_setting('transaction_isolation')) returning note"
+
+    async def test(conn: Connection) -> None:
+        async def execute(key: str) -> pgonce.Done:
+            if conn.is_async:
+                return await aio.execute(conn.raw, "s", key, REQUEST, insert, known_first=True)
+            return pgonce.execute(conn.raw, "s", key, REQUEST, insert, known_first=True)
+
+        async def set_to(name: str, value: Any) -> None:
+            await finished(getattr(conn.raw, f"set_{name}")(value))
+
+        await set_to("isolation_level", psycopg.IsolationLevel.SERIALIZABLE)
+        assert (await execute("k")).answer == {"note": "serializable"}
+        await set_to("isolation_level", None)
+        assert (await execute("default")).answer == {"note": "read committed"}
+        await set_to("read_only", True)
+        with pytest.raises(pgonce.DatabaseError) as caught:
+            await execute("l")
+        assert caught.value.code == "25006"
+
+    over(kind, db.dsn, test)
+    assert db.effects() == 2
+
+
+# --- work that outlives its attempt -------------------------------------------------------------
+
+AGAIN = "do $$ begin raise exception 'again' using errcode = '40P01'; end $$"
+
+
+@pytest.mark.parametrize("kind", ASYNC)
+def test_work_that_outlives_its_attempt_does_not_write_into_the_next_one(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        late: list[asyncio.Task[None]] = []
+        go_on = asyncio.Event()
+
+        async def write_late(conn: Any) -> None:
+            await go_on.wait()
+            await api.execute(conn, INSERT)
+
+        async def work(tx: Any) -> None:
+            if not late:
+                late.append(asyncio.ensure_future(write_late(tx.conn)))
+                await asyncio.gather(late[0], api.execute(tx.conn, AGAIN))
+            go_on.set()
+            await asyncio.wait(late)
+            await api.execute(tx.conn, INSERT)
+
+        assert not (await api.work("once", api.source, "s", "k", REQUEST, do=work)).replayed
+        assert late[0].exception() is not None
+
+    with_api(kind, db.dsn, test)
+    assert db.effects() == 1
+
+
+@pytest.mark.parametrize("kind", ["psycopg-async", "asyncpg"])
+def test_a_connection_that_was_lent_sends_nothing_from_the_end_of_its_attempt_on(db: Database, kind: str) -> None:
+    async def test(api: Api) -> None:
+        session = await adapt(api.source, is_async=True).acquire()
+        for end in (session.commit, session.rollback):
+            await session.begin(None)
+            await end()
+            # It is not back in its pool yet.
+            with pytest.raises((pgonce.Disconnected, asyncpg.InterfaceError)):
+                await session.raw.execute(INSERT)
+        await session.release(True)
+
+    with_api(kind, db.dsn, test)
+    assert db.effects() == 0
+
+
+def test_a_connection_of_psycopg_is_lent_with_all_that_it_has(db: Database) -> None:
+    kept: list[Any] = []
+
+    def work(tx: Any) -> None:
+        conn = tx.conn
+        assert isinstance(conn, psycopg.Connection)
+        if not kept:
+            kept.extend((conn, conn.cursor()))
+            conn.execute(AGAIN)
+        for send in (
+            lambda: kept[0].execute(INSERT),
+            lambda: kept[1].execute(INSERT),
+            lambda: kept[0].transaction().__enter__(),
+            kept[0].commit,
+            kept[0].rollback,
+        ):
+            with pytest.raises(pgonce.Disconnected, match="has ended"):
+                send()
+        assert psycopg.sql.Identifier("a").as_string(conn) == '"a"'
+        assert psycopg.types.TypeInfo.fetch(conn, "effect") is not None
+        with conn.transaction(), conn.cursor().copy("copy effect (note) from stdin") as copy:
+            copy.write_row(("copied",))
+        with conn.cursor("named") as cursor:
+            assert cursor.execute("select note from effect").fetchall() == [("copied",)]
+        pgonce.publish(conn, "t", "e", {})
+        with pgonce.join(conn, "s", "joined", REQUEST) as joined:
+            joined.conn.execute(INSERT)
+            joined.succeed(1)
+        conn.execute(INSERT)
+
+    with psycopg_pool.ConnectionPool(db.dsn, min_size=1, max_size=1) as pool:
+        assert not pgonce.once(pool, "s", "k", REQUEST, work).replayed
+        with pool.connection() as conn:
+            assert type(conn) is psycopg.Connection and conn.closed is False
+            with pgonce.join(conn, "s", "own", REQUEST) as tx:
+                own = tx.conn
+                tx.succeed(1)
+            assert own is conn, "in the caller's own transaction it stays usable"
+    assert db.effects() == 3
 
 
 # --- interrupts ---------------------------------------------------------------------------------

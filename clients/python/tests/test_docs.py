@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import io
 import re
 import subprocess
@@ -11,6 +13,8 @@ import psycopg
 import pytest
 from conftest import Database
 from server import REPOSITORY
+
+import pgonce.aio
 
 
 def blocks(path: str, language: str = "python") -> str:
@@ -42,6 +46,30 @@ def test_every_block_of_the_page_runs(db: Database, monkeypatch: pytest.MonkeyPa
     assert items == "book,pen,stamp,cup,ink,from a message,by http"
 
 
+def test_every_name_of_the_pages_is_exported() -> None:
+    pages = [REPOSITORY / "clients/python/README.md", *(REPOSITORY / "docs/src").rglob("*.md")]
+    texts = [blocks(str(page)) for page in pages if "```python\n" in page.read_text("utf-8")]
+    # What a page includes of them.
+    texts = [re.sub(r"^{{.*}}$", "", text, flags=re.M) for text in texts]
+    texts += [path.read_text("utf-8") for path in (REPOSITORY / "clients/python/examples").glob("*.py")]
+    found = set()
+    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pgonce"):
+            found |= {(node.module, name.name) for name in node.names}
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("pgonce", "aio"):
+            found.add(("pgonce" if node.value.id == "pgonce" else "pgonce.aio", node.attr))
+    assert ("pgonce", "BadKey") in found
+    for module, name in found:
+        exported = importlib.import_module(str(module))
+        submodules = ("aio", "http", "keys", "retry", "webhooks")
+        assert name in getattr(exported, "__all__", dir(exported)) or module == "pgonce" and name in submodules, name
+
+
+def test_asynchronous_names_are_those_of_the_package() -> None:
+    assert set(pgonce.aio.__all__) <= set(pgonce.__all__)
+    assert len(set(pgonce.__all__)) == len(pgonce.__all__) and all(hasattr(pgonce, name) for name in pgonce.__all__)
+
+
 def test_the_loops_of_the_page_run_in_psql_and_in_python(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     psql = ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", db.dsn]
     ran = subprocess.run(psql, input=blocks("docs/src/how-to/loops.md", "sql"), capture_output=True, text=True)
@@ -63,7 +91,8 @@ def test_commands_of_one_statement_run_as_the_page_says(db: Database) -> None:
         conn.execute(orders)
         # psql knows \\bind from version 16 on: what it does is sent here.
         for statement, values in re.findall(r"(.*?)\\bind (.*?) \\g\n", page, re.S):
-            params = [value.replace("\\\\", "\\").encode() for value in values.split()]
+            assert "\\" not in values, "psql ends its arguments there"
+            params = [value.encode() for value in values.split()]
             result = conn.pgconn.exec_params(statement.encode(), params)
             assert result.status == psycopg.pq.ExecStatus.TUPLES_OK, result.error_message
         assert db.value("select item || qty from orders") == "book2"

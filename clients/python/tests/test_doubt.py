@@ -499,6 +499,37 @@ def test_a_success_that_the_database_refuses_for_longer_than_the_policy_allows_i
         run(done, 0.3, retry=SHORT)
 
 
+def test_work_that_ends_with_an_error_of_the_input_may_have_happened(db: Database, source: Source, run: Any) -> None:
+    def work(held: Any) -> None:
+        raise pgonce.Invalid("the amount is missing")
+
+    with pytest.raises(pgonce.Uncertain, match="the amount is missing"):
+        run(work)
+    with pytest.raises(pgonce.Uncertain):
+        with lease(source.connect, "s", "block", REQUEST) as held:
+            work(held)
+    assert next_kind(db, source) == "takeover"
+
+
+@pytest.mark.parametrize("kind", SYNC + ASYNC)
+def test_an_error_of_the_input_says_nothing_about_a_commit_whose_reply_was_lost(db: Database, kind: str) -> None:
+    db.admin.execute("select pgonce.define_scope('s', interval '1 day', p_busy => 'wait', p_wait_timeout => '60 seconds')")
+    runs: list[int] = []
+
+    async def test(api: Api) -> None:
+        async def work(tx: Any) -> None:
+            runs.append(1)
+            if len(runs) == 2:
+                raise pgonce.Invalid("the amount is missing")
+            db.proxy.faults.append(Fault("commit", "request"))
+
+        with pytest.raises(pgonce.Uncertain):
+            await api.work("once", api.source, "s", "k", REQUEST, do=work)
+
+    with_api(kind, db.cut_dsn, test)
+    assert len(runs) == 2
+
+
 def test_work_that_was_done_is_not_said_to_be_in_conflict_with_who_got_the_key_after_it(db: Database, run: Any) -> None:
     def work(held: Any) -> None:
         db.admin.execute(LOSE)
@@ -804,6 +835,7 @@ def test_an_error_that_says_that_nothing_was_done_is_not_the_answer_of_a_handler
         pgonce.Disconnected("gone"),
         pgonce.Busy(0.1),
         pgonce.Conflict("another request"),
+        pgonce.Invalid("the amount is missing"),
         pgonce.DatabaseError("full", code="53300"),
     )
     for error in errors:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import psycopg_pool
@@ -14,10 +16,16 @@ import pytest
 from conftest import Database
 from proxy import Fault
 from server import REPOSITORY
+from starlette.responses import FileResponse
 
 import pgonce
+from pgonce._drivers import Driver
+from pgonce._intent import Options
+from pgonce._protocol import Contract
+from pgonce._steps import drive
 from pgonce.http import IdempotencyMiddleware, Policy, Request, Response, WsgiIdempotencyMiddleware
 from pgonce.http._edge import Refused, disposition_of, exact_json, read_key, read_token, stored_key, token_of
+from pgonce.http._exchange import Retentions
 
 INSERT = "insert into effect (note) values ('x')"
 
@@ -442,7 +450,8 @@ def test_a_handler_says_in_headers_what_becomes_of_its_response(client: Client) 
 
 def test_large_bodies_and_responses_are_refused(client: Client) -> None:
     client.policy = Policy("orders.create", None, max_body=10, max_response=100)
-    assert problem_of(client.post("/orders", b"x" * 11))["code"] == "body_too_large"
+    problem = problem_of(client.post("/orders", b"x" * 11))
+    assert (problem["code"], problem["title"]) == ("body_too_large", "Payload Too Large")
     assert problem_of(client.post("/large"))["code"] == "response_too_large"
     assert client.db.value("select count(*) from pgonce.intent") == 0
 
@@ -457,6 +466,60 @@ def test_principals_and_tenants_never_meet(client: Client) -> None:
         assert "idempotent-replayed" not in headers_of(response)
     assert "idempotent-replayed" in headers_of(client.post("/orders", x_user="bob"))
     assert client.db.effects() == 3
+
+
+def fails(request: Request) -> Any:
+    raise ZeroDivisionError("of the policy")
+
+
+@pytest.mark.parametrize("function", ["principal", "tenant", "outcomes", "reauthorise"])
+def test_a_function_of_the_policy_that_raises_is_500_and_logged(
+    client: Client, function: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    functions: dict[str, Any] = {"principal": None, function: fails}
+    for mode in ("atomic", "leased"):
+        client.policy = Policy("orders.create", mode=mode, status_at="/status", **functions)
+        responses = [client.post("/declined" if function == "reauthorise" else "/refuse", key=mode) for _ in range(2)]
+        # The claim of a leased route whose end is not known stays.
+        busy = mode == "leased" and function == "outcomes"
+        codes = [problem_of(response)["code"] for response in responses]
+        first = "P4030" if function == "reauthorise" else "internal"
+        assert codes == [first, "P4029" if busy else "internal"]
+        assert responses[0].status == (422 if function == "reauthorise" else 500)
+    assert "ZeroDivisionError: of the policy" in caplog.text
+    if function == "principal":
+        url = f"/status/{token_of('k', 'POST /orders', bytes(32))}"
+        assert problem_of(client.post(url, key=None, method="GET"))["code"] == "internal"
+    # Of the leased handler, where it was called.
+    assert client.db.effects() == (1 if function in ("outcomes", "reauthorise") else 0)
+
+
+@pytest.mark.parametrize("mode", ["atomic", "leased"])
+@pytest.mark.parametrize("by", ["handler", "policy"])
+def test_a_disposition_that_there_is_not_is_500_and_not_the_response_of_the_handler(
+    client: Client, mode: str, by: str
+) -> None:
+    outcomes: Any = (lambda response: None) if by == "policy" else None
+    client.policy = Policy("orders.create", None, mode=mode, outcomes=outcomes)
+
+    def misspelt(path: str, attempt: Any, body: bytes) -> None:
+        attempt.disposition = "kept" if by == "handler" else None
+
+    client.service.respond = misspelt  # type: ignore[method-assign]
+    response = client.post("/orders")
+    assert (response.status, problem_of(response)["code"]) == (500, "internal")
+    statuses = client.db.value("select string_agg(status::text, ',') from pgonce.intent")
+    # What a leased route has done outside it cannot undo.
+    assert (statuses, client.db.effects()) == ((None, 0) if mode == "atomic" else ("processing", 1))
+
+
+def test_a_response_without_a_body_has_no_length(client: Client) -> None:
+    client.service.respond = lambda path, attempt, body: Response(204)  # type: ignore[method-assign]
+    for response in (client.post("/orders"), client.post("/orders")):
+        assert (response.status, response.body) == (204, b"")
+        assert "content-length" not in headers_of(response)
+    client.policy = Policy("orders.create", None, reauthorise=lambda request: Response(304))
+    assert "content-length" not in headers_of(client.post("/orders"))
 
 
 def test_a_replay_is_reauthorised(client: Client) -> None:
@@ -546,6 +609,48 @@ def test_a_client_that_disconnects_does_not_cancel_the_effect(db: Database) -> N
     assert db.value("select status::text from pgonce.intent") == "succeeded"
 
 
+def test_a_file_that_a_server_would_send_by_itself_is_recorded(db: Database, tmp_path: Path) -> None:
+    (tmp_path / "invoice").write_bytes(b"the invoice")
+    extensions = {"http.response.pathsend": {}, "tls": {"cipher_suite": 1}}
+    offered: list[Any] = []
+    bodies: list[bytes] = []
+
+    async def handler(scope: Any, receive: Any, send: Any) -> None:
+        offered.append(scope["extensions"])
+        await FileResponse(tmp_path / "invoice")(scope, receive, send)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        assert message["type"] in ("http.response.start", "http.response.body")
+        bodies.append(message.get("body", b""))
+
+    async def main() -> None:
+        async with psycopg_pool.AsyncConnectionPool(db.dsn, min_size=1) as pool:
+            app = IdempotencyMiddleware(handler, pool, Policy("orders.create", None))
+            scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
+            for _ in range(2):
+                await app({**scope, "extensions": extensions}, receive, send)
+
+    asyncio.run(main())
+    assert bodies == [b"", b"the invoice"] * 2
+    assert offered == [{"tls": {"cipher_suite": 1}}]
+
+
+def test_what_is_remembered_of_the_retentions_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    def contract(*_: Any) -> Any:
+        yield from ()
+        return Contract(("reject", "0", "60", "86400"))
+
+    monkeypatch.setattr("pgonce.http._exchange.contract_of", contract)
+    retentions = Retentions()
+    for tenant in range(2500):
+        intent = pgonce.Intent("s", "k", b"x", str(tenant))
+        assert drive(retentions.of(Driver(), intent, Options())) == 86400
+        assert len(retentions._known) <= 1000
+
+
 # --- the form of keys and bodies ----------------------------------------------------------------
 
 
@@ -583,7 +688,8 @@ def test_a_status_token_is_that_of_the_rust_layer() -> None:
     made = token_of("k1", "POST /orders", bytes(range(32)))
     assert made == "WyJrMSIsIlBPU1QgL29yZGVycyIsIkFBRUNBd1FGQmdjSUNRb0xEQTBPRHhBUkVoTVVGUllYR0JrYUd4d2RIaDgiXQ"
     assert read_token(made) == ("k1", "POST /orders", bytes(range(32)))
-    for bad in ("", "nonsense", "W10", "WzEsMl0", "e30", made[:-1]):
+    deep = base64.urlsafe_b64encode(b"[" * 300_000).decode()
+    for bad in ("", "nonsense", "W10", "WzEsMl0", "e30", made[:-1], deep):
         assert read_token(bad) is None
 
 

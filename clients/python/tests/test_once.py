@@ -234,6 +234,34 @@ def test_a_commit_that_answers_rollback_is_noticed(db: Database, kind: str) -> N
     assert db.effects() == 1, "what was rolled back was run again"
 
 
+@pytest.mark.parametrize("function", ["once", "lease"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_failure_of_another_command_is_at_first_new_to_the_one_that_asked_for_it(
+    db: Database, kind: str, function: str
+) -> None:
+    async def test(api: Api) -> None:
+        async def decline(held: Any) -> None:
+            raise pgonce.PermanentFailure("declined", "the bank said no", answer={"by": "bank"})
+
+        async def ask(held: Any) -> None:
+            await api.work("once", api.source, "ledger", "k", REQUEST, do=decline)
+
+        with pytest.raises(pgonce.PermanentFailure):
+            await ask(None)
+        for replayed in (False, True):
+            with pytest.raises(pgonce.PermanentFailure) as caught:
+                await api.work(function, api.source, "s", "k", REQUEST, do=ask)
+            error = caught.value
+            assert (error.failure_code, error.answer, error.replayed) == ("declined", {"by": "bank"}, replayed)
+        block = api.command(function, api.source, "s", "block", REQUEST)
+        await api.enter(block)
+        with pytest.raises(pgonce.PermanentFailure) as caught:
+            await api.leave(block, error)
+        assert not caught.value.replayed
+
+    with_api(kind, db.dsn, test)
+
+
 # --- autocommit and open transactions -----------------------------------------------------------
 
 
@@ -687,6 +715,28 @@ def test_a_server_that_is_away_is_reported_as_disconnected() -> None:
 
     with pytest.raises(pgonce.Disconnected):
         once(connect, "s", "k", REQUEST, effect, retry=pgonce.Policy(max_tries=2))
+
+
+def test_asynchronous_work_is_run_again_by_the_transact_that_awaits_it(db: Database) -> None:
+    runs = []
+
+    async def work() -> int:
+        async with await psycopg.AsyncConnection.connect(db.dsn) as conn:
+            runs.append(await conn.execute(INSERT))
+            if len(runs) == 1:
+                await conn.execute("do $$ begin raise exception 'again' using errcode = '40001'; end $$")
+        return len(runs)
+
+    assert asyncio.run(aio.transact(work)) == 2
+    with pytest.raises(pgonce.Invalid, match="asynchronous"):
+        asyncio.run(pgonce.transact(work))
+    assert db.effects() == 1
+
+    async def own() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        asyncio.run(aio.transact(own))
 
 
 def test_transact_runs_again_what_was_rolled_back(db: Database) -> None:

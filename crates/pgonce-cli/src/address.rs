@@ -1,6 +1,7 @@
 //! Addresses of databases, read as libpq reads them: a URL or `key=value` pairs, completed by the
 //! `PG*` variables.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use deadpool_postgres::Manager;
@@ -60,9 +61,21 @@ impl Address {
     ) -> std::result::Result<Self, String> {
         let variable = |name: &str| variable(name).filter(|value| !value.is_empty());
         let config = &mut self.config;
-        if config.get_hosts().is_empty() && config.get_hostaddrs().is_empty() {
-            let hosts = variable("PGHOST").unwrap_or_else(|| "localhost".to_owned());
-            for host in hosts.split(',') {
+        if config.get_hostaddrs().is_empty()
+            && let Some(addresses) = variable("PGHOSTADDR")
+        {
+            for address in addresses.split(',') {
+                let address = address.parse();
+                config.hostaddr(address.map_err(|_| "PGHOSTADDR is no IP address".to_owned())?);
+            }
+        }
+        if config.get_hosts().is_empty() {
+            // An address is a name too: TLS needs one.
+            let addresses = config.get_hostaddrs().iter().map(IpAddr::to_string);
+            let addresses = addresses.collect::<Vec<_>>().join(",");
+            let addresses = Some(addresses).filter(|addresses| !addresses.is_empty());
+            let hosts = variable("PGHOST").or(addresses);
+            for host in hosts.as_deref().unwrap_or("localhost").split(',') {
                 config.host(host);
             }
         }
@@ -329,6 +342,23 @@ mod tests {
         ] {
             assert_eq!(parse(url, &variables).config.get_ports(), ports, "{url}");
         }
+
+        let placed = [("PGHOSTADDR", "192.0.2.7"), ("PGHOST", "db")];
+        for (text, placed, host) in [
+            ("", &placed[..], "db"),
+            ("", &placed[..1], "192.0.2.7"),
+            ("postgres://other/shop", &placed[..], "other"),
+            ("hostaddr=192.0.2.7", &[], "192.0.2.7"),
+        ] {
+            let Address { config, .. } = parse(text, placed);
+            assert_eq!(config.get_hosts(), [Host::Tcp(host.to_owned())], "{text}");
+            assert_eq!(
+                config.get_hostaddrs(),
+                ["192.0.2.7".parse::<IpAddr>().unwrap()]
+            );
+        }
+        let wrong = |name: &str| (name == "PGHOSTADDR").then(|| "db".to_owned());
+        assert!(Address::parse_with("", &wrong).is_err());
 
         let Address { config, .. } = parse("", &variables);
         assert_eq!(config.get_hosts(), [Host::Tcp("other".to_owned())]);

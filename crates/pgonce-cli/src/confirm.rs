@@ -2,10 +2,35 @@
 
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
+
+/// Why something is done. The database refuses a blank one only when it is done.
+pub(crate) fn reason(text: &str) -> std::result::Result<String, String> {
+    said(text, "give a reason: it is kept with your name")
+}
+
+/// The code of a failure.
+pub(crate) fn code(text: &str) -> std::result::Result<String, String> {
+    said(text, "give a code, such as no_such_address")
+}
+
+fn said(text: &str, what: &str) -> std::result::Result<String, String> {
+    match text.trim().is_empty() {
+        true => Err(what.to_owned()),
+        false => Ok(text.to_owned()),
+    }
+}
+
+/// A JSON document, as it is written: a number may have more digits than a float.
+pub(crate) fn document(text: &str) -> std::result::Result<String, String> {
+    let read = serde_json::from_str::<&RawValue>(text);
+    read.map(|_| text.to_owned())
+        .map_err(|why| format!("this is no JSON: {why}"))
+}
 
 /// Whether an act that cannot be undone is confirmed, asked about, or only described.
 #[derive(Debug, clap::Args)]
@@ -60,5 +85,23 @@ impl Confirm {
             format!("not confirmed, nothing was done: this would {what}"),
             "It cannot be undone. Look with --dry-run; confirm with --yes.",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_keeps_its_digits_and_what_is_blank_is_no_reason() {
+        let long = r#"{"sum": 12345678901234567890.10}"#;
+        assert_eq!(document(long).as_deref(), Ok(long));
+        for text in ["", "{", "none", "1 2"] {
+            assert!(document(text).is_err(), "{text}");
+        }
+        assert_eq!(reason(" ticket 7").as_deref(), Ok(" ticket 7"));
+        for text in ["", " ", "\t\n"] {
+            assert!(reason(text).is_err() && code(text).is_err(), "{text:?}");
+        }
     }
 }

@@ -159,6 +159,14 @@ impl CliError {
     }
 }
 
+/// What is printed before a verdict: a reader that has gone ends the printing, and the verdict stays the exit code.
+pub(crate) fn before_verdict(printed: Result) -> Result {
+    match printed {
+        Err(error) if error.silent && error.exit == 0 => Ok(()),
+        printed => printed,
+    }
+}
+
 impl From<Error> for CliError {
     fn from(error: Error) -> Self {
         let code = Some(error.code().to_owned()).filter(|code| !code.is_empty());
@@ -257,7 +265,8 @@ fn exit_of(error: &Error) -> u8 {
 fn usual_hint(problem: &ErrorDetail) -> Option<String> {
     let hint = match &*problem.code {
         "22007" | "22008" | "22015" => {
-            "Write a length of time such as 30s, 15m, 7d, or as PostgreSQL's interval: '1 day 12 hours'."
+            "Write a length of time such as 30s, 15m, 7d, or as PostgreSQL's interval: '1 day 12 hours'; where a point in time is \
+             wanted, one such as '2026-05-01 12:00+00'."
         }
         "3F000" | "42P01" | "42883" => {
             "Run `pgonce migrate up`, or give the schema that pgonce is in."

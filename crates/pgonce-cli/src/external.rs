@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::confirm::Confirm;
+use crate::confirm::{Confirm, code, document, reason};
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::look::{Found, LOOK, among};
@@ -58,25 +58,35 @@ struct Settle {
     #[arg(value_parser = ["confirmed", "failed", "resend"])]
     outcome: String,
     /// Why, such as a ticket; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
     /// What the provider calls it.
-    #[arg(long)]
+    #[arg(long, value_parser = reference)]
     reference: Option<String>,
     /// The provider's response, a JSON document, for the next attempt of the command.
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", value_parser = document)]
     response: Option<String>,
     /// The answer of the command, a JSON document, where the call decides it.
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", value_parser = document)]
     answer: Option<String>,
     /// The code of the failure.
-    #[arg(long)]
+    #[arg(long, value_parser = code)]
     code: Option<String>,
     /// Do it even if that could open a second effect; confirm by writing the effect key again.
     #[arg(long, value_name = "EFFECT_KEY")]
     force: Option<String>,
     #[command(flatten)]
     confirm: Confirm,
+}
+
+/// As long as the database stores one.
+fn reference(text: &str) -> std::result::Result<String, String> {
+    match text.len() {
+        ..=1000 => Ok(text.to_owned()),
+        bytes => Err(format!(
+            "a reference has at most 1000 bytes, this one has {bytes}"
+        )),
+    }
 }
 
 /// Of the calls of the tenant that may be meant, at most 20000 are looked at: of those without an outcome the ones whose deadline comes first, of
@@ -138,8 +148,9 @@ const PROVIDERS: &str = "select p.provider, r.keys_for, r.deadline, r.look_after
     r.trip_after, r.trip_for, p.failures, p.open_until from pgonce.external_provider p \
     join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end order by p.provider";
 
-/// Whether a decision would be refused.
-const RISK: &str = "select pgonce._external_risk(c, i, $3) as risk from pgonce.external_call c \
+/// Whether a decision would be refused: by a risk, unless it is forced, or because the command is over.
+const RISK: &str = "select pgonce._external_risk(c, i, $3) as risk, $3 = 'resend' and c.status in ('confirmed', 'failed') \
+    and (c.ended_at is not null or c.expires_at <= coalesce(i.first_at, pgonce.now())) as ended from pgonce.external_call c \
     left join pgonce.intent i on i.tenant = c.tenant and i.scope = c.scope and i.key = c.key \
     where c.tenant = $1 and c.effect_key = case when $2 ~ '^[0-9a-fA-F-]{36}$' then $2::text::uuid end";
 
@@ -222,6 +233,11 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 .read_row(RISK, &[tenant, Some(key), Some(outcome)])
                 .await?;
             let row: serde_json::Value = serde_json::from_str(&row.ok_or_else(none)?)?;
+            if row["ended"] == true {
+                let what = "a call whose command's retention is over is not sent again";
+                let hint = "The next command of this key makes a call of its own, under another effect key.";
+                return Err(CliError::new(exit::FAILED, what, hint).coded("55000"));
+            }
             if let (Some(risk), None) = (row["risk"].as_str(), &settle.force) {
                 let what = format!("{outcome} could be wrong or open a second effect: {risk}");
                 return Err(CliError::new(exit::FAILED, what, again).coded("55000"));

@@ -18,7 +18,7 @@ pub(crate) struct Args {
     #[arg(long)]
     quick: bool,
     /// Maximum time of each look.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = crate::scope::duration)]
     timeout: Duration,
 }
 

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::json;
 
-use crate::confirm::Confirm;
+use crate::confirm::{Confirm, reason};
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::look::{Found, LOOK, among};
@@ -61,7 +61,7 @@ struct Retry {
     #[arg(long, conflicts_with = "seq")]
     all: bool,
     /// Why; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: Option<String>,
 }
 
@@ -70,7 +70,7 @@ struct Skip {
     #[command(flatten)]
     one: One,
     /// Why; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -90,7 +90,7 @@ struct Replay {
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Why; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
     #[command(flatten)]
     confirm: Confirm,

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::confirm::Confirm;
+use crate::confirm::{Confirm, code, document, reason};
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::intents::{require_scope, stored_key};
@@ -43,7 +43,7 @@ pub(crate) struct ActArgs {
     #[arg(long, conflicts_with = "key")]
     prefix: Option<String>,
     /// Why, such as a ticket; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
     /// The tenant.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -61,7 +61,7 @@ pub(crate) struct SettleArgs {
     #[command(flatten)]
     act: ActArgs,
     /// The answer that every retry gets, a JSON document.
-    #[arg(long, value_name = "JSON")]
+    #[arg(long, value_name = "JSON", value_parser = document)]
     answer: Option<String>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct FailArgs {
     #[command(flatten)]
     act: ActArgs,
     /// The code that every retry gets.
-    #[arg(long)]
+    #[arg(long, value_parser = code)]
     code: String,
     /// The text that every retry gets.
     #[arg(long)]
@@ -112,7 +112,7 @@ pub(crate) async fn act(
     let database = target.installed().await?;
     if database.is_distributed().await? {
         return Err(CliError::new(
-            exit::FAILED,
+            exit::CHANGED,
             "operators' acts on intents do not work where Citus distributes pgonce's tables",
             "See `pgonce intent stuck`: what is safe to retry is done by the next attempt.",
         )
@@ -179,7 +179,7 @@ pub(crate) async fn act(
     if cut {
         words += "; more match: run it again";
     }
-    output::say(database.format, &words, &value)?;
+    exit::before_verdict(output::say(database.format, &words, &value))?;
     let failed = failed.map(|(_, error)| error);
     failed.or(refused.into_iter().next()).map_or(Ok(()), Err)
 }

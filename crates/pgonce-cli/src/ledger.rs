@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::confirm::Confirm;
+use crate::confirm::{Confirm, reason};
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::look::{Found, LOOK};
@@ -162,7 +162,7 @@ struct Verify {
 #[derive(Debug, clap::Args)]
 struct Repair {
     /// Why; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -292,6 +292,11 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             let params = params.chain([reverse.memo, Some(tenant)]).collect();
             act(query, params).await
         }
+        Action::Verify(verify) if verify.all_tenants && !tenant.is_empty() => Err(CliError::new(
+            exit::USAGE,
+            "--all-tenants and --tenant contradict each other",
+            "Give one of them.",
+        )),
         Action::Verify(verify) => {
             self::verify(&database, (!verify.all_tenants).then_some(&tenant)).await
         }
@@ -315,7 +320,8 @@ async fn require_group(database: &Database, [tenant, source, operation]: [&Strin
 async fn verify(database: &Database, tenant: Option<&String>) -> Result {
     let query = "select * from pgonce.ledger_verify($1)";
     let rows = database.read(query, &[tenant.map(String::as_str)]).await?;
-    output::rows(database.format, &rows, "The ledger is what was recorded.")?;
+    let nothing = "The ledger is what was recorded.";
+    exit::before_verdict(output::rows(database.format, &rows, nothing))?;
     if rows.is_empty() {
         return Ok(());
     }
@@ -326,19 +332,45 @@ async fn verify(database: &Database, tenant: Option<&String>) -> Result {
     ))
 }
 
+/// Wrong balances, and those among them that a repair leaves alone: their entries themselves were changed.
+const WRONG: &str = "select count(*) filter (where not w.broken) as wrong, count(*) filter (where w.broken) as broken \
+     from (select bool_or(v.problem = 'chain') as broken from pgonce.ledger_verify($1) v where v.problem in ('balance', 'chain') \
+           group by v.tenant, v.account, substring(v.detail from 'shard ([0-9]+)') having bool_or(v.problem = 'balance')) w";
+
+/// What a repair leaves alone is still wrong.
+fn refuse_broken(count: u64) -> Result {
+    match count {
+        0 => Ok(()),
+        _ => Err(CliError::new(
+            exit::FAILED,
+            format!(
+                "{count} balances are left as they are: the entries of their accounts were changed by hand"
+            ),
+            "`pgonce ledger verify` lists these entries, with problem chain: find out by whom, and restore them.",
+        )),
+    }
+}
+
 async fn repair(database: &Database, repair: Repair, tenant: &str) -> Result {
-    let query = "select count(*) as n from pgonce.ledger_verify($1) where problem = 'balance'";
-    let wrong = database.read_count(query, &[Some(tenant)]).await?;
-    let what = format!("set {wrong} cached balances to what their entries say");
+    let row = database.read_row(WRONG, &[Some(tenant)]).await?;
+    let row: Value = serde_json::from_str(&row.unwrap_or_default())?;
+    let [wrong, broken] = ["wrong", "broken"].map(|name| row[name].as_u64().unwrap_or_default());
     // What becomes wrong only now was asked about by nobody.
-    if wrong == 0 && !repair.confirm.is_dry_run() {
+    if wrong == 0 && (broken > 0 || !repair.confirm.is_dry_run()) {
+        refuse_broken(broken)?;
         return output::rows(database.format, &[], "Every balance is right.");
     }
+    let what = format!("set {wrong} cached balances to what their entries say");
     if !repair.confirm.ask(database.format, &what, wrong)? {
-        return Ok(());
+        return refuse_broken(broken);
     }
     let query = "select * from pgonce.ledger_repair($1, $2)";
     let params = [Some(&*repair.reason), Some(tenant)];
     let rows = database.rows(query, &params).await?;
-    output::rows(database.format, &rows, "Every balance is right.")
+    let nothing = "Every balance is right.";
+    exit::before_verdict(output::rows(database.format, &rows, nothing))?;
+    let broken = rows
+        .iter()
+        .filter(|row| row.contains(r#""repaired":false"#));
+    refuse_broken(broken.count() as u64)
 }

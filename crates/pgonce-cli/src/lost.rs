@@ -88,7 +88,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         for row in ask(&database, &batch).await? {
             lost += 1;
             match database.format {
-                Format::Json => output::line(&row)?,
+                Format::Json => exit::before_verdict(output::next_row(&row))?,
                 Format::Table if shown.len() < limit => shown.push(row),
                 Format::Table => {}
             }
@@ -109,7 +109,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         };
     }
     if database.format == Format::Table {
-        output::rows(Format::Table, &shown, "")?;
+        exit::before_verdict(output::rows(Format::Table, &shown, ""))?;
     }
     Err(CliError::new(
         exit::FAILED,

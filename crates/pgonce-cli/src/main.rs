@@ -1,5 +1,6 @@
 //! The `pgonce` program.
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::parser::ValueSource;
@@ -50,6 +51,7 @@ mod scope;
 mod serve;
 mod shell;
 mod signals;
+mod starting;
 mod tail;
 mod tls;
 mod transition;
@@ -230,14 +232,21 @@ fn refuse_unused(matches: &clap::ArgMatches) -> Result<(), exit::CliError> {
 
 /// `--color` counts for the help too, which is printed before the command line is understood.
 fn color_of_help() -> ColorChoice {
-    let words: Vec<String> = std::env::args().collect();
+    let words: Vec<OsString> = std::env::args_os().collect();
     let after = words.iter().position(|word| word == "--color");
-    let joined = words.iter().find_map(|word| word.strip_prefix("--color="));
-    match joined.or(after.and_then(|at| Some(words.get(at + 1)?.as_str()))) {
+    let joined = words
+        .iter()
+        .find_map(|word| word.to_str()?.strip_prefix("--color="));
+    match joined.or(after.and_then(|at| words.get(at + 1)?.to_str())) {
         Some("always") => ColorChoice::Always,
         Some("never") => ColorChoice::Never,
         _ => ColorChoice::Auto,
     }
+}
+
+/// What a command line says; one that cannot be understood ends the program.
+fn parsed(words: &[OsString]) -> clap::ArgMatches {
+    command().color(color_of_help()).get_matches_from(words)
 }
 
 #[tokio::main]
@@ -249,28 +258,12 @@ async fn main() -> ExitCode {
 }
 
 async fn run() -> ExitCode {
-    let (every, words) = match watch::asked(std::env::args()) {
-        Ok(asked) => asked,
-        Err(error) => return error.report(output::Format::Table),
-    };
-    // `recover` has an option of this name.
-    let every = every.filter(|_| !words.iter().any(|word| word == "recover"));
-    let words = if every.is_some() {
-        words
-    } else {
-        std::env::args().collect()
-    };
-    let matches = command().color(color_of_help()).get_matches_from(&words);
-    if let Some(every) = every {
-        let done = match watch::may_repeat(&matches) {
-            true => watch::run(every, &words),
-            false => Err(exit::CliError::new(
-                exit::USAGE,
-                "--watch repeats a list; this command does something",
-                "Run it once, without --watch.",
-            )),
-        };
-        return done.unwrap_or_else(|error| error.report(output::Format::Table));
+    let (mut every, words) = watch::asked(std::env::args_os());
+    let mut matches = parsed(&words);
+    // It has an option of this name.
+    if every.is_some() && matches.subcommand_name() == Some("recover") {
+        every = None;
+        matches = parsed(&std::env::args_os().collect::<Vec<_>>());
     }
     let Cli { command, target } = match Cli::from_arg_matches(&matches) {
         Ok(cli) => cli,
@@ -278,6 +271,10 @@ async fn run() -> ExitCode {
     };
     target.shown.apply(&names::command(&matches));
     let format = target.format();
+    if let Some(every) = every {
+        let done = every.and_then(|every| watch::run(every, &matches, &words));
+        return done.unwrap_or_else(|error| error.report(format));
+    }
     if let Err(error) = refuse_unused(&matches) {
         return error.report(format);
     }

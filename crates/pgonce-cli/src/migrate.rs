@@ -6,7 +6,7 @@ use pgonce::migrate::{Migrator, Part, Report, Status};
 use serde_json::json;
 
 use crate::database::{Database, Target};
-use crate::exit::Result;
+use crate::exit::{self, Result};
 use crate::output::{self, Format};
 
 /// What to do with the schema.
@@ -68,6 +68,9 @@ impl Citus {
 
 type Grant = (Part, String);
 
+/// PostgreSQL cuts a longer name, and another role could have what is left of it.
+const MAX_NAME_BYTES: usize = 63;
+
 fn grant(text: &str) -> std::result::Result<Grant, String> {
     let (part, role) = text
         .split_once('=')
@@ -76,6 +79,9 @@ fn grant(text: &str) -> std::result::Result<Grant, String> {
     let part = part.parse::<Part>().map_err(|_| {
         format!("{part:?} is no part: app, relay, consumer, operator or viewer, such as app=shop")
     })?;
+    if role.len() > MAX_NAME_BYTES {
+        return Err(format!("a role's name has at most {MAX_NAME_BYTES} bytes"));
+    }
     Ok((part, role.to_owned()))
 }
 
@@ -91,11 +97,18 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
 async fn up(database: &Database, citus: &Citus, grant: &[Grant]) -> Result {
     let migrator = citus.migrator(database);
     let report = migrator.up().await?;
+    let (mut done, mut failed) = (0, None);
     for (part, role) in grant {
         let grant = "select 1 as n from pgonce.grant_to($1::text::name, $2)";
         let params = [Some(&**role), Some(part.as_str())];
-        database.count(grant, &params).await?;
+        // What was applied and granted stays, and is said first.
+        if let Err(error) = database.count(grant, &params).await {
+            failed = Some(error);
+            break;
+        }
+        done += 1;
     }
+    let grant = &grant[..done];
     let granted: Vec<_> = grant
         .iter()
         .map(|(part, role)| json!({"part": part.as_str(), "role": role}))
@@ -104,11 +117,9 @@ async fn up(database: &Database, citus: &Citus, grant: &[Grant]) -> Result {
         "schema": database.schema, "applied": report.applied, "routines": report.routines,
         "newer": report.newer, "granted": granted,
     });
-    output::say(
-        database.format,
-        &words(&report, &database.schema, grant),
-        &value,
-    )
+    let words = words(&report, &database.schema, grant);
+    exit::before_verdict(output::say(database.format, &words, &value))?;
+    failed.map_or(Ok(()), Err)
 }
 
 fn words(report: &Report, schema: &str, grant: &[Grant]) -> String {
@@ -177,8 +188,13 @@ async fn plan(database: &Database, citus: &Citus, sql: bool, grant: Vec<Grant>) 
 
 async fn status(database: &Database) -> Result {
     let status = database.migrator().status().await?;
-    match database.format {
-        Format::Json => output::line(&as_json(&status).to_string())?,
+    exit::before_verdict(show(database.format, &status))?;
+    Ok(status.verdict()?)
+}
+
+fn show(format: Format, status: &Status) -> Result {
+    match format {
+        Format::Json => output::line(&as_json(status).to_string()),
         Format::Table => {
             let rows: Vec<String> = status
                 .migrations
@@ -200,10 +216,9 @@ async fn status(database: &Database) -> Result {
             output::line(&format!(
                 "schema {}; functions, views and triggers: {routines}",
                 status.schema
-            ))?;
+            ))
         }
     }
-    Ok(status.verdict()?)
 }
 
 fn as_json(status: &Status) -> serde_json::Value {

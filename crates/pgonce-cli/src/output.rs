@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{ColorChoice, ValueEnum};
 use comfy_table::{Attribute, Cell, Table, presets};
@@ -152,7 +153,7 @@ pub(crate) fn rows(format: Format, rows: &[String], nothing: &str) -> Result {
         let (_, _, choice) = SETTINGS.get().copied().unwrap_or_default();
         return match choice {
             Choice::Csv | Choice::Name | Choice::Jsonl if rows.is_empty() => Ok(()),
-            Choice::Csv => raw(&csv(rows)?),
+            Choice::Csv => raw(&csv(rows, true)?),
             Choice::Name => names(rows, NAMED_BY.get().copied().unwrap_or_default())?
                 .iter()
                 .try_for_each(|name| line(name)),
@@ -169,8 +170,22 @@ pub(crate) fn rows(format: Format, rows: &[String], nothing: &str) -> Result {
     line(&shown(&rows, width()))
 }
 
+/// A row for programs, of those that are printed one by one as they come.
+pub(crate) fn next_row(row: &str) -> Result {
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    let (_, _, choice) = SETTINGS.get().copied().unwrap_or_default();
+    match choice {
+        Choice::Csv => raw(&csv(
+            &[row.to_owned()],
+            !BEGUN.swap(true, Ordering::Relaxed),
+        )?),
+        Choice::Name => rows(Format::Json, &[row.to_owned()], ""),
+        _ => line(row),
+    }
+}
+
 /// As RFC 4180 has it.
-fn csv(rows: &[String]) -> Result<String> {
+fn csv(rows: &[String], has_names: bool) -> Result<String> {
     let quoted = |text: &str| match text.contains([',', '"', '\n', '\r']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
@@ -178,7 +193,7 @@ fn csv(rows: &[String]) -> Result<String> {
     let mut text = String::new();
     for (place, row) in rows.iter().enumerate() {
         let row = as_written(row)?;
-        if place == 0 {
+        if place == 0 && has_names {
             let names: Vec<_> = row.iter().map(|(name, _)| quoted(name)).collect();
             text += &(names.join(",") + "\r\n");
         }
@@ -458,7 +473,7 @@ mod tests {
             r#"{"scope":"s","key":"c","n":null}"#.to_owned(),
         ];
         assert_eq!(
-            csv(&rows).unwrap(),
+            csv(&rows, true).unwrap(),
             "scope,key,n\r\ns,\"a,\"\"b\"\"\",7\r\ns,c,\r\n"
         );
         assert_eq!(names(&rows, &["key"]).unwrap(), ["a,\"b\"", "c"]);

@@ -81,7 +81,7 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 "equal": equal, "live_rows": found.rows.0, "rebuilt_rows": found.rows.1, "missing": found.missing,
                 "surplus": found.surplus, "live_hash": found.hashes.0, "rebuilt_hash": found.hashes.1, "pending": found.pending,
             });
-            output::say(database.format, &words, &value)?;
+            exit::before_verdict(output::say(database.format, &words, &value))?;
             if equal {
                 return Ok(());
             }

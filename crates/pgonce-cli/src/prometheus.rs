@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
-use std::time::Duration;
 
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -11,13 +10,18 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::inbox::{Backlog as Waiting, Inbox};
 use pgonce::outbox::{Backlog, Outbox};
 use pgonce::recovery::Figure;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use crate::exit::{self, CliError, Result};
 
 /// From a wake-up on the same machine to a sink that was away.
 const BUCKETS: [f64; 14] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
+];
+
+/// Messages of a batch.
+const SIZES: [f64; 12] = [
+    1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 10_000.0,
 ];
 
 const COUNTERS: [(&str, &str); 10] = [
@@ -55,11 +59,11 @@ const COUNTERS: [(&str, &str); 10] = [
     ),
     (
         "pgonce_relay_sink_unavailable_total",
-        "Batches that found the sink not there",
+        "Batches that found the sink unavailable",
     ),
     (
         "pgonce_relay_database_errors_total",
-        "Troubles with the database that were waited out",
+        "Errors of the database that the relay waited for to end",
     ),
 ];
 
@@ -96,7 +100,7 @@ const GAUGES: [(&str, &str); 18] = [
     ("pgonce_database_up", "1: the database answered"),
     (
         "pgonce_outbox_waiting",
-        "Events that a consumer has not got, counted up to 10000",
+        "Events that a subscription has not received, counted up to 10000",
     ),
     (
         "pgonce_outbox_oldest_age_seconds",
@@ -112,9 +116,9 @@ const GAUGES: [(&str, &str); 18] = [
     ),
     (
         "pgonce_outbox_stuck",
-        "1: the consumer is behind, has not moved for five minutes, and holds the log",
+        "1: the subscription is behind, has not moved for five minutes, and holds the log",
     ),
-    ("pgonce_outbox_evicted", "1: the consumer was evicted"),
+    ("pgonce_outbox_evicted", "1: the subscription was evicted"),
     (
         "pgonce_inbox_messages",
         "Stored messages that are not applied, by state: received, processing, retrying, poison",
@@ -151,6 +155,9 @@ pub(crate) fn install() -> Result<PrometheusHandle> {
     };
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &BUCKETS)
+        .and_then(|builder| {
+            builder.set_buckets_for_metric(Matcher::Suffix("_size".to_owned()), &SIZES)
+        })
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(unmade)?;
     for (name, help) in COUNTERS {
@@ -165,13 +172,14 @@ pub(crate) fn install() -> Result<PrometheusHandle> {
     Ok(handle)
 }
 
-/// Asks the database what it knows better, for one scrape. A database that is away is waited for once.
+/// Asks the database what it knows better, for one scrape, and answers whether it has answered: one that is away is waited for
+/// once, less long than Prometheus waits.
 pub(crate) async fn scrape(
     outbox: &Outbox<TokioPostgres>,
     consumed: &Inbox<TokioPostgres>,
-    limit: Duration,
-) {
-    let events = match timeout(limit, outbox.backlog()).await {
+    deadline: Instant,
+) -> bool {
+    let events = match timeout_at(deadline, outbox.backlog()).await {
         Ok(Ok(events)) => Some(events),
         // It is up: this role has the grants of another part.
         Ok(Err(error)) if error.code() == "42501" => Some(Vec::new()),
@@ -179,10 +187,11 @@ pub(crate) async fn scrape(
     };
     backlog(events.as_deref());
     let waiting = match events {
-        Some(_) => timeout(limit, consumed.backlog()).await.ok(),
+        Some(_) => timeout_at(deadline, consumed.backlog()).await.ok(),
         None => None,
     };
     inbox(waiting.and_then(|asked| asked.ok()).as_deref());
+    events.is_some()
 }
 
 /// Consumers that were seen: one that is dropped must not stand there for ever.
@@ -307,10 +316,13 @@ const MAX_PROVIDERS: usize = 50;
 /// Providers that were seen.
 static SEEN_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Asks what waits for somebody: calls to providers, and intents that are stuck.
-pub(crate) async fn figures(once: &Once<TokioPostgres>, limit: Duration) {
-    let asked = timeout(limit, once.figures()).await;
-    waiting(asked.ok().and_then(|asked| asked.ok()).as_deref());
+/// Asks what waits for somebody: calls to providers, and intents that are stuck. Nothing of that is known where nobody is asked.
+pub(crate) async fn figures(once: Option<&Once<TokioPostgres>>, deadline: Instant) {
+    let asked = match once {
+        Some(once) => timeout_at(deadline, once.figures()).await.ok(),
+        None => None,
+    };
+    waiting(asked.and_then(|asked| asked.ok()).as_deref());
 }
 
 fn waiting(figures: Option<&[Figure]>) {

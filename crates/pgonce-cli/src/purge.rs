@@ -16,12 +16,21 @@ pub(crate) struct Args {
     /// Go on until none is left.
     #[arg(long)]
     all: bool,
-    /// Only count the records whose retention is over.
+    /// Only count the records and ended jobs whose retention is over.
     #[arg(long, conflicts_with = "all")]
     dry_run: bool,
     /// Why it is done by hand; it is kept with your name. Without it a purge leaves no record, as a timer's does not.
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long, value_parser = crate::confirm::reason, conflicts_with = "dry_run")]
     reason: Option<String>,
+}
+
+fn counted(records: u64, jobs: u64) -> String {
+    let ending = |count: u64| if count == 1 { "" } else { "s" };
+    format!(
+        "{records} finished record{} and {jobs} ended job{}",
+        ending(records),
+        ending(jobs)
+    )
 }
 
 pub(crate) async fn run(args: Args, target: Target) -> Result {
@@ -31,8 +40,12 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         // No index has the expiry: this reads the whole table.
         let query = "select count(*) as n from pgonce.intent where expires_at <= pgonce.now()";
         let expired = database.read_count(query, &[]).await?;
-        let words = format!("would purge {expired} finished records");
-        return output::say(database.format, &words, &json!({"would_purge": expired}));
+        // As pgonce._purge_jobs has it.
+        let query = "select count(*) as n from pgonce.job_end where expires_at <= pgonce.now()";
+        let jobs = database.read_count(query, &[]).await?;
+        let words = format!("would purge {}", counted(expired, jobs));
+        let value = json!({"would_purge": expired, "jobs": jobs});
+        return output::say(database.format, &words, &value);
     }
     let once = Once::builder(database.driver.clone())
         .schema(&database.schema)
@@ -58,17 +71,20 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     once.outbox().maintain().await?;
     // As workers do.
     let limit = args.limit.to_string();
+    let mut jobs = 0;
     loop {
         let query = "select pgonce._purge_jobs($1::text::integer) as n";
-        let is_full = database.count(query, &[Some(&limit)]).await? >= u64::from(args.limit);
+        let count = database.count(query, &[Some(&limit)]).await?;
+        jobs += count;
+        let is_full = count >= u64::from(args.limit);
         if !(is_full && args.all) {
             more |= is_full;
             break;
         }
     }
     let words = format!(
-        "purged {purged} finished record{}{}",
-        if purged == 1 { "" } else { "s" },
+        "purged {}{}",
+        counted(purged, jobs),
         if more {
             "; there may be more: run it again, or with --all"
         } else {
@@ -78,6 +94,6 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
     output::say(
         database.format,
         &words,
-        &json!({"purged": purged, "more": more}),
+        &json!({"purged": purged, "jobs": jobs, "more": more}),
     )
 }

@@ -3,6 +3,7 @@
 use clap::Subcommand;
 use serde_json::json;
 
+use crate::confirm::reason;
 use crate::database::{Database, Target};
 use crate::exit::{self, CliError, Result};
 use crate::job_list::List;
@@ -72,7 +73,7 @@ struct Retry {
     #[arg(long, conflicts_with = "id")]
     all: bool,
     /// Why; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
 }
 
@@ -81,7 +82,7 @@ struct Cancel {
     #[command(flatten)]
     one: One,
     /// Why; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
 }
 

@@ -10,10 +10,14 @@ use serde_json::json;
 use crate::database::{Target, person, pool};
 use crate::exit::{CliError, Result};
 use crate::output::{self, Format};
+use crate::scope;
 use crate::signals::Signals;
 
 /// How long the database is waited for.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// As long as the library lets a probe take.
+const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(86_400);
 
 /// When to decide.
 #[derive(Debug, clap::Args)]
@@ -25,10 +29,10 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "once")]
     watch: bool,
     /// With --watch: pause between two looks.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = scope::pause)]
     every: Duration,
     /// Maximum time of one probe.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = probe_timeout)]
     probe_timeout: Duration,
     /// Maximum number of probes at a time.
     #[arg(long, value_name = "NUMBER", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -36,6 +40,14 @@ pub(crate) struct Args {
     /// Only count what stopped before its end, by scope and what may be done.
     #[arg(long, conflicts_with_all = ["once", "watch"])]
     dry_run: bool,
+}
+
+fn probe_timeout(text: &str) -> std::result::Result<Duration, String> {
+    let timeout = scope::duration(text)?;
+    match timeout <= MAX_PROBE_TIMEOUT {
+        true => Ok(timeout),
+        false => Err("give at most 1d".to_owned()),
+    }
 }
 
 pub(crate) async fn run(args: Args, target: Target) -> Result {

@@ -69,7 +69,7 @@ struct Join {
 #[derive(Debug, clap::Args)]
 struct Limit {
     /// Maximum time to wait for the regions to receive what was committed, and for what is under way to end.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=86_400))]
     timeout: u64,
 }
 
@@ -102,7 +102,7 @@ struct Rule {
     #[arg(long, default_value = "key")]
     home: String,
     /// With --mode local: beyond this lag behind the home, requests go there [default: no limit].
-    #[arg(long, value_parser = humantime::parse_duration)]
+    #[arg(long, value_parser = crate::scope::duration)]
     max_lag: Option<Duration>,
     /// Only for this tenant.
     #[arg(long, default_value = "", hide_default_value = true)]
@@ -312,7 +312,7 @@ async fn status(database: Database) -> Result {
         case when is_self and pending > 0 then 'facts are not merged' end,
         case when is_self and double_commits > 0 then 'pgonce region tasks' end) as needs from pgonce.regions order by id";
     let rows = database.read(query, &[]).await?;
-    output::rows(database.format, &rows, NO_REGIONS)?;
+    exit::before_verdict(output::rows(database.format, &rows, NO_REGIONS))?;
     match rows.iter().any(|row| !row.contains(r#""needs":"""#)) {
         true => Err(CliError::quiet(exit::FINDINGS)),
         false => Ok(()),

@@ -1,5 +1,7 @@
 //! `pgonce scope` and `pgonce strict`.
 
+use std::time::Duration;
+
 use clap::{Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -139,17 +141,40 @@ pub(crate) fn length(text: &str) -> std::result::Result<String, String> {
                 .to_owned(),
         );
     }
-    // A month elsewhere, a minute for PostgreSQL; what begins with P is ISO 8601, where it is plain which one is meant.
-    let month = |(at, _): (usize, &str)| {
+    // What begins with P is ISO 8601, where it is plain which one is meant.
+    if !text.trim_start().starts_with(['P', 'p']) {
+        refuse_lone_m(text)?;
+    }
+    Ok(text.to_owned())
+}
+
+/// A month elsewhere, a minute for PostgreSQL.
+fn refuse_lone_m(text: &str) -> std::result::Result<(), String> {
+    let is_lone = |(at, _): (usize, &str)| {
         let before = text[..at].trim_end();
         let after = text[at + 1..].chars().next();
         before.ends_with(|c: char| c.is_ascii_digit())
             && !after.is_some_and(|c| c.is_ascii_alphabetic())
     };
-    if !text.trim_start().starts_with(['P', 'p']) && text.match_indices('M').any(month) {
-        return Err("M may mean minutes or months: write 15m, or '1 month'".to_owned());
+    match text.match_indices('M').any(is_lone) {
+        true => Err("M may mean minutes or months: write 15m, or '1 month'".to_owned()),
+        false => Ok(()),
     }
-    Ok(text.to_owned())
+}
+
+/// A length of time that the program measures itself.
+pub(crate) fn duration(text: &str) -> std::result::Result<Duration, String> {
+    refuse_lone_m(text)?;
+    humantime::parse_duration(text).map_err(|why| why.to_string())
+}
+
+/// A pause between two looks: without any they would keep a processor busy.
+pub(crate) fn pause(text: &str) -> std::result::Result<Duration, String> {
+    let pause = duration(text)?;
+    match pause.is_zero() {
+        true => Err("give more than nothing, such as 1s".to_owned()),
+        false => Ok(pause),
+    }
 }
 
 pub(crate) async fn run(args: Args, target: Target) -> Result {
@@ -247,6 +272,15 @@ async fn show(database: &Database, name: &Name) -> Result {
 
 async fn drop_scope(database: &Database, args: &DropArgs) -> Result {
     let name = &args.name;
+    // As the database would refuse it: a dry run does not ask it.
+    if name.tenant.is_empty() && ["*", "*off"].contains(&&*name.scope) {
+        return Err(CliError::new(
+            exit::USAGE,
+            "the contract of scope '*' cannot be dropped by itself",
+            "To refuse scopes without a contract: `pgonce strict on`.",
+        )
+        .coded("22023"));
+    }
     let params = [Some(&*name.scope), Some(&*name.tenant)];
     let query = "select count(*) as n from pgonce.scope where scope = $1 and tenant = $2";
     if database.read_count(query, &params).await? == 0 {
@@ -291,7 +325,7 @@ pub(crate) async fn set_strict(args: StrictArgs, target: Target) -> Result {
 
 #[cfg(test)]
 mod tests {
-    use super::length;
+    use super::{duration, length, pause};
 
     #[test]
     fn a_length_of_time_needs_a_unit() {
@@ -310,6 +344,9 @@ mod tests {
         }
         for text in ["", " ", "30", "-1", "1.5", "inf", "1M", "2h 1 M"] {
             assert!(length(text).is_err(), "{text}");
+            assert!(duration(text).is_err(), "{text}");
         }
+        assert!(duration("1 month").is_ok() && duration("0s").is_ok());
+        assert!(pause("0s").is_err() && pause("1ms").is_ok());
     }
 }

@@ -26,10 +26,10 @@ pub(crate) struct Args {
     #[arg(long, value_delimiter = ',', value_parser = ["intent", "duplicate", "event", "letter", "job", "act"])]
     kind: Vec<String>,
     /// Begin with what happened in this time, such as 10m.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::scope::duration)]
     since: Duration,
     /// Pause between two looks.
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = crate::scope::pause)]
     every: Duration,
     /// End after this many lines.
     #[arg(long, value_name = "LINES", value_parser = clap::value_parser!(u64).range(1..))]
@@ -189,7 +189,7 @@ impl Tail {
 
     fn print(&self, row: &Value) -> Result {
         if self.database.format == Format::Json {
-            return output::line(&row.to_string());
+            return output::next_row(&row.to_string());
         }
         let [at, what, tenant, place, id, status, detail] =
             ["at", "what", "tenant", "place", "id", "status", "detail"]

@@ -22,7 +22,7 @@ enum Action {
     Rules,
     /// Show the timeline of an entity: every command, applied or rejected.
     Show(Entity),
-    /// Move an entity to a state, once for each command.
+    /// Move an entity to a state, once for each command; exit code 1 where it is not applied.
     Move(Move),
     /// Let due timers move their entities.
     Fire,
@@ -117,5 +117,11 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         Action::Rules | Action::Show(_) => database.read(query, &params).await?,
         Action::Move(_) | Action::Fire => database.rows(query, &params).await?,
     };
-    output::rows(database.format, &rows, nothing)
+    exit::before_verdict(output::rows(database.format, &rows, nothing))?;
+    // A command that was applied before has the same outcome.
+    let is_applied = |row: &String| row.contains(r#""outcome":"applied""#);
+    match args.action {
+        Action::Move(_) if !rows.iter().all(is_applied) => Err(CliError::quiet(exit::FAILED)),
+        _ => Ok(()),
+    }
 }

@@ -1,5 +1,6 @@
 //! `--watch`: a list again and again, until Ctrl-C. Only what reads: an act is done once.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _, stdout};
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
@@ -7,13 +8,15 @@ use std::time::Duration;
 use clap::ArgMatches;
 
 use crate::exit::{self, CliError, Result};
+use crate::scope::pause;
 
-/// Commands that change nothing, by their last word.
-pub(crate) const READS: [&str; 19] = [
+/// Commands that change nothing, by how they end.
+const READS: [&str; 20] = [
     "accounts",
     "audit",
     "doctor",
     "find",
+    "forecast",
     "groups",
     "list",
     "most-retried",
@@ -28,35 +31,42 @@ pub(crate) const READS: [&str; 19] = [
     "suppression",
     "tasks",
     "balance",
-    "verify",
+    "ledger verify",
 ];
 
 /// The pause, and the command line without the option.
-pub(crate) fn asked(args: impl Iterator<Item = String>) -> Result<(Option<Duration>, Vec<String>)> {
+pub(crate) fn asked(
+    args: impl Iterator<Item = OsString>,
+) -> (Option<Result<Duration>>, Vec<OsString>) {
     let mut every = None;
     let mut rest = Vec::new();
     for arg in args {
-        match arg.strip_prefix("--watch") {
-            Some("") => every = Some(Duration::from_secs(2)),
+        match arg.to_str().and_then(|arg| arg.strip_prefix("--watch")) {
+            Some("") => every = Some(Ok(Duration::from_secs(2))),
             Some(time) if time.starts_with('=') => {
-                let parsed = humantime::parse_duration(&time[1..]);
-                let parsed = parsed.ok().filter(|time| !time.is_zero());
-                every = Some(parsed.ok_or_else(|| {
-                    let what = format!("--watch{time} is no length of time");
+                every = Some(pause(&time[1..]).map_err(|why| {
+                    let what = format!("--watch{time} is no pause: {why}");
                     CliError::new(exit::USAGE, what, "Write --watch=5s.")
-                })?);
+                }));
             }
             _ => rest.push(arg),
         }
     }
-    Ok((every, rest))
+    (every, rest)
 }
 
-/// The last word of the command, where it only reads.
-pub(crate) fn may_repeat(matches: &ArgMatches) -> bool {
-    let command = crate::names::command(matches);
-    let last = command.split(' ').next_back();
-    last.is_some_and(|last| READS.contains(&last))
+/// Whether a command changes nothing.
+pub(crate) fn only_reads(command: &str) -> bool {
+    let ends_with = |read: &&str| {
+        let before = command.strip_suffix(*read);
+        before.is_some_and(|before| before.is_empty() || before.ends_with(' '))
+    };
+    READS.iter().any(ends_with)
+}
+
+/// Whether the command of this line only reads.
+fn may_repeat(matches: &ArgMatches) -> bool {
+    only_reads(&crate::names::command(matches))
 }
 
 /// What a list says and a later one may say otherwise: nothing has the name yet, or something needs attention.
@@ -70,7 +80,14 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5
 
 /// Runs this program again and again. It ends with the first failure that does not pass, or with a signal; and where the database
 /// was never reached.
-pub(crate) fn run(every: Duration, args: &[String]) -> Result<ExitCode> {
+pub(crate) fn run(every: Duration, matches: &ArgMatches, args: &[OsString]) -> Result<ExitCode> {
+    if !may_repeat(matches) {
+        return Err(CliError::new(
+            exit::USAGE,
+            "--watch repeats a list; this command does something",
+            "Run it once, without --watch.",
+        ));
+    }
     let (mut reached, mut away) = (false, false);
     loop {
         // What was there last stays to be seen while the database is away.
@@ -108,14 +125,21 @@ mod tests {
 
     #[test]
     fn the_option_is_taken_out_wherever_it_stands_and_only_reads_are_repeated() {
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let (every, rest) = asked(words("pgonce job list --watch=5s mail").into_iter()).unwrap();
-        assert_eq!(every, Some(Duration::from_secs(5)));
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let (every, rest) = asked(words("pgonce job list --watch=5s mail").into_iter());
+        assert_eq!(every.unwrap().unwrap(), Duration::from_secs(5));
         assert_eq!(rest, words("pgonce job list mail"));
-        assert!(asked(words("pgonce job list --watch=x").into_iter()).is_err());
+        for wrong in ["x", "0s", "1M"] {
+            let line = format!("pgonce job list --watch={wrong}");
+            let (every, _) = asked(words(&line).into_iter());
+            assert!(every.unwrap().is_err(), "{wrong}");
+        }
         for (line, repeats) in [
             ("pgonce job list mail", true),
             ("pgonce doctor", true),
+            ("pgonce forecast", true),
+            ("pgonce ledger verify", true),
+            ("pgonce projection verify p", false),
             ("pgonce job cancel 7 --reason r", false),
             ("pgonce purge", false),
             ("pgonce outbox redrive s", false),

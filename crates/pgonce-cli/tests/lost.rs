@@ -123,6 +123,11 @@ async fn every_acknowledged_intent_that_a_failover_lost_is_listed_and_no_other()
     assert!(report.rows.iter().all(|row| row["finding"] == "missing"));
     assert_eq!(report.rows[7]["acknowledged"], json!({"order": "lost 7"}));
     assert!(report.err.contains("1100 of 1150"), "{}", report.err);
+    let names = lost(&url, &log, "name").out;
+    assert!(names.lines().eq(&expected), "{names}");
+    let csv = lost(&url, &log, "csv").out;
+    assert_eq!(csv.lines().count(), 1101);
+    assert_eq!(csv.matches("finding").count(), 1);
 
     // Sent again, each under its old key: then nothing is lost any more.
     let once = Once::builder(driver(&url)).build().unwrap();

@@ -34,7 +34,8 @@ async fn the_orders_service_passes() {
     let address = serve(orders::router(once)).await;
     let counter = serve(Router::new().route("/", get(count)).with_state(pool)).await;
 
-    let body = r#"{"customer": "ada", "reference": "{{uuid}}", "item": "book", "amount": {{n}}}"#;
+    let body =
+        r#"{"customer": "ada", "reference": "{{uuid}}", "item": "book", "amount": {{number}}}"#;
     let url = format!("{address}/orders");
     let output = Command::new(env!("CARGO_BIN_EXE_pgonce"))
         .args(["probe", &url, "--body", body, "--count-url", &counter])

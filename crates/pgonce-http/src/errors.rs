@@ -76,7 +76,8 @@
 //!
 //! # internal
 //! **500.** Something is wrong on the server's side; its log says what. It is safe to send the same again with the
-//! same key.
+//! same key. **503 and `Retry-After`** where pgonce's schema is missing from the database, or too old: this attempt did
+//! nothing.
 
 /// Where the pages for the codes are, unless a policy names another place.
 pub const ERRORS_AT: &str = "https://docs.rs/pgonce-http/latest/pgonce_http/errors/#";

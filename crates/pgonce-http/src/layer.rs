@@ -179,7 +179,7 @@ impl<D: Driver, S> Layer<S> for IdempotencyLayer<D> {
     }
 }
 
-/// A service that answers each intent once. RouteBuilder by [`IdempotencyLayer`].
+/// A service that answers each intent once. Made by [`IdempotencyLayer`].
 pub struct Idempotent<S, D: Driver> {
     inner: S,
     state: Arc<RouteState<D>>,

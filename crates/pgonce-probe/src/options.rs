@@ -14,7 +14,7 @@ use crate::exit::{self, CliError, Result};
 /// What to probe. It makes real effects there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A body may contain {{n}}, a fresh number, and {{uuid}}, a fresh id, for each intent.
+A body may contain {{number}}, a fresh number, and {{uuid}}, a fresh id, for each intent.
 Exit codes: 0 no case failed, 9 a case failed, 10 too little could be concluded,
 11 the host is not this machine and --yes was not given, 2 wrong use.")]
 pub struct Args {
@@ -27,7 +27,7 @@ pub struct Args {
     /// The body of a valid request, or @FILE
     #[arg(short = 'd', long, default_value = "")]
     pub(super) body: String,
-    /// Another valid body, or @FILE, for a key that is used again; not needed where {{n}} or {{uuid}} makes bodies differ
+    /// Another valid body, or @FILE, for a key that is used again; not needed where {{number}} or {{uuid}} makes bodies differ
     #[arg(long, value_name = "BODY")]
     pub(super) other_body: Option<String>,
     /// A body that must be refused, or @FILE; the first half of a JSON body unless given
@@ -105,7 +105,7 @@ pub struct Args {
     /// How long all of it may take
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
     pub(super) deadline: Duration,
-    /// Draws keys and {{n}}; the same seed draws the same, so an API that has seen them replays
+    /// Draws keys and {{number}}; the same seed draws the same, so an API that has seen them replays
     #[arg(long)]
     pub(super) seed: Option<u64>,
     /// More authorities to trust, a PEM file
@@ -137,13 +137,14 @@ impl Template {
 
     /// Whether two fillings differ.
     pub(super) fn varies(&self) -> bool {
-        std::str::from_utf8(&self.0).is_ok_and(|t| t.contains("{{n}}") || t.contains("{{uuid}}"))
+        std::str::from_utf8(&self.0)
+            .is_ok_and(|t| t.contains("{{number}}") || t.contains("{{uuid}}"))
     }
 
     pub(super) fn fill(&self, n: u64, uuid: &str) -> Bytes {
         match std::str::from_utf8(&self.0) {
             Ok(text) if self.varies() => text
-                .replace("{{n}}", &n.to_string())
+                .replace("{{number}}", &n.to_string())
                 .replace("{{uuid}}", uuid)
                 .into(),
             _ => self.0.clone(),
@@ -215,8 +216,11 @@ mod tests {
 
     #[test]
     fn a_template_is_filled_anew_and_other_braces_are_left_alone() {
-        let body =
-            Template::read(r#"{"a": {{n}}, "b": "{{uuid}}", "c": {"d": {}}}"#, "--body").unwrap();
+        let body = Template::read(
+            r#"{"a": {{number}}, "b": "{{uuid}}", "c": {"d": {}}}"#,
+            "--body",
+        )
+        .unwrap();
         assert!(body.varies());
         assert_eq!(body.fill(7, "u"), r#"{"a": 7, "b": "u", "c": {"d": {}}}"#);
         let fixed = Template::read("{}", "--body").unwrap();

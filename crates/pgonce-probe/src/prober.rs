@@ -63,7 +63,7 @@ pub(super) struct Prober {
     timeout: Duration,
     pub(super) busy_timeout: Duration,
     random: RefCell<StdRng>,
-    /// The last {{n}}.
+    /// The last {{number}}.
     n: Cell<u64>,
     requests: Cell<u64>,
     ledger: RefCell<Ledger>,
@@ -170,7 +170,7 @@ impl Prober {
             Some(other) => Ok(self.fill(other)),
             None if self.varies() => Ok(self.fill(&self.body)),
             None => Err(Finding::skipped(
-                "there is no second payload: put {{n}} or {{uuid}} into --body, or give --other-body",
+                "there is no second payload: put {{number}} or {{uuid}} into --body, or give --other-body",
             )),
         }
     }

@@ -31,7 +31,7 @@ pub enum Outcome {
 pub enum Entry {
     /// Somebody asked.
     Invoke {
-        /// What is preferred for; the same over all attempts.
+        /// What is asked for; the same over all attempts.
         intent: String,
         /// Which attempt; unique in the history.
         attempt: u64,

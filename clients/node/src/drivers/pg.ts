@@ -1,6 +1,6 @@
 /** pg: pools and clients. */
 
-import { Invalid } from "../errors.js";
+import { Disconnected, Invalid } from "../errors.js";
 import { beginText, holdConnection, holdNothing, type Driver, type Isolation, type Row, type Session } from "./base.js";
 
 interface Result {
@@ -27,42 +27,67 @@ export interface PgPool {
   totalCount: number;
 }
 
-// I: idle, T: in a transaction, E: in a failed one. pg itself answers this from 8.17 on only.
-const statuses = new WeakMap<PgClient, string>();
+// I: idle, T: in a transaction, E: in a failed one. pg itself answers this from 8.17 on only. Of the wire, which is the same one
+// behind a client that was lent.
+const statuses = new WeakMap<Wire, string>();
 
-function watch(client: PgClient): void {
-  if (statuses.has(client)) return;
-  if (client.connection === undefined) {
+function watch({ connection }: PgClient): Wire {
+  if (connection === undefined) {
     throw new Invalid("clients of pg-native cannot be used", { hint: "Use the client of pg in JavaScript." });
   }
-  statuses.set(client, "");
-  client.connection.on("readyForQuery", (message) => statuses.set(client, message.status ?? ""));
+  if (!statuses.has(connection)) {
+    statuses.set(connection, "");
+    connection.on("readyForQuery", (message) => statuses.set(connection, message.status ?? ""));
+  }
+  return connection;
+}
+
+/** What a transaction of pgonce lends to the work: unusable once the attempt has ended, when the client may serve the next one. */
+function guarded(client: PgClient, session: PgSession): PgClient {
+  return new Proxy(client, {
+    get(target, name) {
+      const value: unknown = Reflect.get(target, name);
+      if (name !== "query" || typeof value !== "function") return value;
+      return (...args: unknown[]): unknown => {
+        if (!session.ended) return Reflect.apply(value, target, args);
+        const error = new Disconnected("the transaction of this attempt has ended");
+        // As pg itself refuses, where it would answer by a promise: not with a callback, nor for a cursor or a stream.
+        const submits = typeof (args[0] as { submit?: unknown } | undefined)?.submit === "function";
+        if (submits || args.some((arg) => typeof arg === "function")) throw error;
+        return Promise.reject(error);
+      };
+    },
+  });
 }
 
 class PgSession implements Session {
+  readonly raw: PgClient;
   lost = false;
+  ended = false;
+  private readonly wire: Wire;
   private readonly onLost = (): void => {
     this.lost = true;
   };
 
   constructor(
-    readonly raw: PgClient,
+    private readonly client: PgClient,
     private readonly giveBack: (keep: boolean) => Promise<void>,
   ) {
-    watch(raw);
+    this.wire = watch(client);
+    this.raw = guarded(client, this);
     // Without a listener, a connection that breaks while no query runs would end the process.
-    raw.on("error", this.onLost);
-    raw.on("end", this.onLost);
+    client.on("error", this.onLost);
+    client.on("end", this.onLost);
   }
 
   async inTransaction(): Promise<boolean> {
-    if (statuses.get(this.raw) === "") {
+    if (statuses.get(this.wire) === "") {
       // Nothing has passed since we listen. In a failed transaction this fails, and says so.
       await this.send("select 1").catch((error: unknown) => {
-        if (statuses.get(this.raw) === "") throw error;
+        if (statuses.get(this.wire) === "") throw error;
       });
     }
-    return statuses.get(this.raw) !== "I";
+    return statuses.get(this.wire) !== "I";
   }
 
   async begin(isolation: Isolation | undefined): Promise<void> {
@@ -70,34 +95,37 @@ class PgSession implements Session {
   }
 
   async query(text: string, values: readonly unknown[]): Promise<Row[]> {
-    return (await this.raw.query({ text, values: [...values], rowMode: "array" })).rows;
+    return (await this.client.query({ text, values: [...values], rowMode: "array" })).rows;
   }
 
   async commit(): Promise<string> {
+    this.ended = true;
     return (await this.send("commit")).command;
   }
 
   async rollback(): Promise<void> {
+    this.ended = true;
     await this.send("rollback");
   }
 
   async release(keep: boolean): Promise<void> {
+    this.ended = true;
     await this.giveBack(keep && !this.lost);
     this.forget();
   }
 
   destroy(): void {
     this.lost = true;
-    this.raw.connection?.stream?.destroy();
+    this.wire.stream?.destroy();
   }
 
   forget(): void {
-    this.raw.removeListener("error", this.onLost);
-    this.raw.removeListener("end", this.onLost);
+    this.client.removeListener("error", this.onLost);
+    this.client.removeListener("end", this.onLost);
   }
 
   private send(text: string): Promise<Result> {
-    return this.raw.query({ text, rowMode: "array" });
+    return this.client.query({ text, rowMode: "array" });
   }
 }
 
@@ -136,7 +164,7 @@ export function ownedClient(client: PgClient, free: () => void): Session {
 export function pgClient(client: PgClient): Driver {
   return {
     reconnects: false,
-    hold: () => holdConnection(client),
+    hold: () => holdConnection(client.connection ?? client),
     async acquire() {
       return new PgSession(client, async (keep) => {
         if (!keep) await destroy(client);

@@ -8,7 +8,7 @@ import { runLeased, type Lease } from "../lease.js";
 import { runOnce } from "../once.js";
 import { contractOf, inCall } from "../protocol.js";
 import { Tx } from "../tx.js";
-import { Attempt, complete, type Disposition, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
+import { Attempt, DISPOSITIONS, complete, type Disposition, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
 import { fromError, internal, problem } from "./problems.js";
 import { intentOf, Refused } from "./request.js";
 import { accepted, lookAt, statusToken } from "./status.js";
@@ -25,6 +25,9 @@ class Unknown extends Error {}
 
 /** The handler threw after it had begun a response that says that it is done. */
 export class BrokenOff extends Error {}
+
+/** Maximum number of tenants whose retention is remembered. */
+const MAX_RETENTIONS = 1000;
 
 const attempts = new WeakMap<object, Attempt>();
 
@@ -122,6 +125,7 @@ export class Route {
     if (known !== undefined && performance.now() < known.until) return known.ms;
     try {
       const { retentionMs: ms } = await contractOf(this.driver, intent, this.options);
+      if (this.retentions.size >= MAX_RETENTIONS) this.retentions.clear();
       this.retentions.set(intent.tenant, { until: performance.now() + 2000, ms });
       return ms;
     } catch {
@@ -210,6 +214,12 @@ class Exchange {
     const { policy } = this;
     const keepForMs = takeWords(response, attempt);
     let chosen = dispositionOf(response, policy, attempt.disposition, attempt.begun);
+    if (!DISPOSITIONS.includes(chosen)) {
+      // The handler's own response would say that what is not kept has happened.
+      policy.log(`a disposition is none of ${DISPOSITIONS.join(", ")}`, chosen);
+      response = internal(policy);
+      chosen = "unknown";
+    }
     if (response.body.length > policy.maxResponse) {
       policy.log("a response is too large to be kept", `${response.body.length} bytes`);
       response = problem(policy, 500, "response_too_large", tooLargeToKeep(policy, chosen));

@@ -12,7 +12,8 @@ import type { Tx } from "../tx.js";
  * and the key is free. `unknown`: it may have happened; on a leased route the claim stays until its lease runs out and
  * then `stale` decides, on an atomic one it is the same as `forget`.
  */
-export type Disposition = "keep" | "refuse" | "retry" | "forget" | "unknown";
+export type Disposition = (typeof DISPOSITIONS)[number];
+export const DISPOSITIONS = ["keep", "refuse", "retry", "forget", "unknown"] as const;
 
 /** Names in lower case; each value is a text of Latin-1, as HTTP has it. */
 export type HeaderList = [name: string, value: string][];
@@ -79,7 +80,7 @@ export interface Policy {
   /** The scope of the route's intents. */
   scope: string;
   /** Who asks: the account, never the credential. A required decision: null where keys belong to nobody. */
-  principal: ((request: HttpRequest) => string | undefined) | null;
+  principal: ((request: HttpRequest) => string | null | undefined) | null;
   /** Method and path template, such as `POST /orders/{id}/pay`. Default: method and path. */
   operation?: string;
   /** `atomic`: response and writes commit together. `leased`: for handlers that call out. Default: atomic. */
@@ -95,7 +96,7 @@ export interface Policy {
   /** Whether keys are stored as sent, without the digest of principal and operation. Default: false. */
   plainKeys?: boolean;
   /** The tenant of a request. Default: no tenants. */
-  tenant?: (request: HttpRequest) => string | undefined;
+  tenant?: (request: HttpRequest) => string | null | undefined;
   /** The version of the API that gives a request its meaning. Default: none. */
   version?: string;
   /** Whether the query counts for the fingerprint. Default: true. */

@@ -38,13 +38,13 @@ export function nameOf(
   operation: string,
   print: Buffer,
 ): Intent {
-  const principal = policy.principal === null ? null : policy.principal(request);
-  if (principal === undefined || principal === "") {
+  const principal = policy.principal?.(request) ?? null;
+  if (policy.principal !== null && !principal) {
     const detail = "the request does not name its principal; log in and send it again with the same key";
     throw new Refused(problem(policy, 401, "principal_missing", detail));
   }
   const tenant = policy.tenant === undefined ? "" : policy.tenant(request);
-  if (tenant === undefined) {
+  if (tenant === undefined || tenant === null) {
     const detail = "the request does not say for which tenant it is";
     throw new Refused(problem(policy, 400, "tenant_missing", detail));
   }

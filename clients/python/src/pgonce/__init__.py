@@ -4,8 +4,8 @@ Synchronous names are here, asynchronous ones of the same spelling in `pgonce.ai
 """
 
 from ._intent import Done, Intent
-from ._sync import Command, Tx, accept, accept_batch, execute, join, once, publish
-from ._sync_lease import Lease, lease
+from ._sync import Command, Joined, Tx, accept, accept_batch, execute, join, once, publish
+from ._sync_lease import Lease, LeaseCommand, lease
 from .errors import (
     Busy,
     Conflict,
@@ -23,10 +23,11 @@ from .errors import (
     Uncertain,
 )
 from .fingerprint import canonical, fingerprint, fingerprint_of_bytes
-from .keys import derived_key, lint_key, new_key, resource_id
+from .keys import BadKey, derived_key, lint_key, new_key, resource_id
 from .retry import Class, Policy, classify, transact
 
 __all__ = [
+    "BadKey",
     "Busy",
     "Class",
     "Command",
@@ -40,7 +41,9 @@ __all__ = [
     "Gone",
     "Intent",
     "Invalid",
+    "Joined",
     "Lease",
+    "LeaseCommand",
     "LostRace",
     "NotInTransaction",
     "PermanentFailure",

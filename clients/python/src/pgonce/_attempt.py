@@ -21,7 +21,18 @@ from ._protocol import (
     succeed,
 )
 from ._steps import Steps
-from .errors import Busy, Disconnected, Error, Failure, Fenced, Invalid, LostRace, Uncertain
+from .errors import (
+    Busy,
+    Disconnected,
+    Error,
+    Failure,
+    Fenced,
+    Invalid,
+    LostRace,
+    PermanentFailure,
+    TransientFailure,
+    Uncertain,
+)
 
 TX = TypeVar("TX", bound="TxState")
 
@@ -123,6 +134,7 @@ class TxState:
         session, self._session = self._session, None
         if isinstance(error, Failure):
             yield from fail(self._driver, session, self.intent, self._options, self._claimed.fence, error)
+            raise_own(error)
             return
         if error is None and self._ack is None:
             error = never_ended("block")
@@ -158,6 +170,15 @@ def never_open() -> Error:
         "there is no attempt here: it happened before, or the block has ended",
         hint="Look at is_new before you do the work.",
     )
+
+
+def raise_own(failure: Failure) -> None:
+    """Raises a failure that the command has just recorded, as its own, where it is that of another one, which its work asked for."""
+    if failure.replayed:
+        kind = TransientFailure if isinstance(failure, TransientFailure) else PermanentFailure
+        raise kind(
+            failure.failure_code, failure.message, answer=failure.answer, keep_for=failure.keep_for
+        ) from failure
 
 
 class _WorkError(Exception):
@@ -210,6 +231,7 @@ class Work:
             ack = tx._ack
         except Failure as failure:
             yield from fail(loop.driver, session, loop.intent, loop.options, claimed.fence, failure)
+            raise_own(failure)
             raise
         except BaseException as error:
             known = translate(error)

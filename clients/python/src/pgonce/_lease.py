@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from . import _statements as sql
-from ._attempt import TxState, never_open
+from ._attempt import TxState, never_open, raise_own
 from ._drivers import Driver, Session
 from ._drivers._base import translate
 from ._intent import UNSET, Ack, Claimed, Done, Intent, Options, seconds, to_text
@@ -333,9 +333,11 @@ class LeaseState:
         if isinstance(error, Failure):
             try:
                 yield from self._fail(error)
-                return
             except Error as raised:
                 unrecorded = raised
+            else:
+                raise_own(error)
+                return
         said = left_open(unrecorded)
         if said is not error:
             raise said from (error if said is unrecorded else unrecorded)
@@ -387,7 +389,7 @@ def without_what_is_refused(ack: Ack, code: str) -> Ack | None:
 def left_open(error: BaseException) -> BaseException:
     """How leased work ended that is not recorded. The outside world may have seen it, so an error that
     says that nothing was done, of this intent or of another that the work asked for, becomes `Uncertain`."""
-    if isinstance(error, (Disconnected, Conflict, Busy)) or isinstance(error, DatabaseError) and _may_pass(error):
+    if isinstance(error, (Disconnected, Conflict, Busy, Invalid)) or isinstance(error, DatabaseError) and _may_pass(error):
         return Uncertain(f"leased work could not be recorded: {error.message}")
     return error
 

@@ -14,7 +14,7 @@ from ._intent import Claimed, Done, Intent, Options, seconds
 from ._protocol import claim_params, contract_of, ended, in_own_transaction, look_up, open_attempt
 from ._steps import Steps, limited, max_silence
 from ._table import Class
-from .errors import Busy, Conflict, DatabaseError, Disconnected, Error, Failure, Fenced, LostRace, Uncertain
+from .errors import Busy, Conflict, DatabaseError, Disconnected, Error, Failure, Fenced, Invalid, LostRace, Uncertain
 from .retry import Schedule
 
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class Loop:
         Only what is stored about the intent settles the doubt. The holder, or the one that was faster, may
         be that very try, still committing.
         """
-        doubtful = (Disconnected, Busy, DatabaseError, LostRace, Fenced)
+        doubtful = (Disconnected, Busy, DatabaseError, LostRace, Fenced, Invalid)
         # Who used the key with another request came after work that the outside world may have seen.
         after = self.ran and isinstance(error, Conflict)
         if self.uncertain is not None and (after or isinstance(error, doubtful)):

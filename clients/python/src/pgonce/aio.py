@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from . import _execute
 from ._aio_lease import Lease, LeaseCommand, lease
@@ -15,7 +16,7 @@ from ._drivers import adapt
 from ._intent import UNSET, Done, Intent, Options, make_intent
 from ._loop import Loop
 from ._steps import drive_async
-from .retry import Policy
+from .retry import Policy, Schedule, rerun_delay
 
 __all__ = [
     "Command",
@@ -30,7 +31,10 @@ __all__ = [
     "lease",
     "once",
     "publish",
+    "transact",
 ]
+
+T = TypeVar("T")
 
 
 class Command:
@@ -222,3 +226,16 @@ def join(
         scope, key, request, tenant=tenant, correlation=correlation, fingerprint=fingerprint
     )
     return Joined(conn, intent, Options(owner=owner, schema=schema))
+
+
+async def transact(work: Callable[[], Awaitable[T]], policy: Policy | None = None) -> T:
+    """Runs a transaction of your own until it succeeds or fails for a reason that does not go away; as `pgonce.transact`."""
+    schedule = Schedule(policy or Policy())
+    while True:
+        try:
+            return await work()
+        except Exception as raised:
+            delay = rerun_delay(schedule, raised)
+            if delay is None:
+                raise
+        await asyncio.sleep(delay)

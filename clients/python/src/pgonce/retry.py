@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import TypeVar
 
 from ._drivers._base import translate
 from ._table import Class, classify
-from .errors import Busy, Disconnected, Error
+from .errors import Busy, Disconnected, Error, Invalid
 
 __all__ = ["Class", "Policy", "classify", "transact"]
 
@@ -75,14 +76,25 @@ def transact(work: Callable[[], T], policy: Policy | None = None) -> T:
     schedule = Schedule(policy or Policy())
     while True:
         try:
-            return work()
+            value = work()
         except Exception as raised:
-            error = translate(raised)
-            # Errors of pgonce itself know whether it was in COMMIT.
-            lost = isinstance(error, Disconnected) and not error._did_nothing
-            is_open = error is not raised and (lost or error is not None and error._is_crash)
-            safe = error is not None and not is_open and error.error_class.is_safe_to_rerun
-            delay = schedule.next_delay(error) if error is not None and safe else None
+            delay = rerun_delay(schedule, raised)
             if delay is None:
                 raise
             time.sleep(delay)
+            continue
+        if inspect.isawaitable(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise Invalid("the work is asynchronous, and nobody would await it", hint="Use transact of pgonce.aio.")
+        return value
+
+
+def rerun_delay(schedule: Schedule, raised: Exception) -> float | None:
+    """Seconds to pause before a transaction that raised is run again; None where that is not safe, or does not help."""
+    error = translate(raised)
+    # Errors of pgonce itself know whether it was in COMMIT.
+    lost = isinstance(error, Disconnected) and not error._did_nothing
+    is_open = error is not raised and (lost or error is not None and error._is_crash)
+    safe = error is not None and not is_open and error.error_class.is_safe_to_rerun
+    return schedule.next_delay(error) if error is not None and safe else None

@@ -91,12 +91,19 @@ impl Kafka {
         };
         if let Some(topic) = config.topic.fixed() {
             let found = metadata.topics().iter().find(|known| known.name() == topic);
-            let there = found.is_some_and(|known| known.error().is_none());
-            if !there {
-                return Err(Refusal::Refused {
-                    sink: SINK,
-                    why: format!("there is no topic {topic:?}: create it"),
-                });
+            let error = found.map(|known| known.error().map(RDKafkaErrorCode::from));
+            match error {
+                Some(None) => {}
+                // Its brokers start, or choose a leader.
+                Some(Some(
+                    code @ (RDKafkaErrorCode::LeaderNotAvailable
+                    | RDKafkaErrorCode::BrokerNotAvailable
+                    | RDKafkaErrorCode::RequestTimedOut),
+                )) => return Err(unreachable_because(&code)),
+                _ => {
+                    let why = format!("there is no topic {topic:?} for this login: create it");
+                    return Err(Refusal::Refused { sink: SINK, why });
+                }
             }
         }
         let producer = RwLock::new(producer);

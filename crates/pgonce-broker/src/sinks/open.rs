@@ -148,6 +148,26 @@ async fn redis(_: &str, _: &Options, scheme: &str) -> Result<AnySink, Refusal> {
 
 #[cfg(feature = "kafka")]
 async fn kafka(url: &str, options: &Options, scheme: &str) -> Result<AnySink, Refusal> {
+    let expected = "kafka://host:9092,other:9092?topic={topic}";
+    let own = ["topic", "source", "timeout"];
+    let (brokers, security, settings) = kafka_parts(url, options, scheme, &own, expected)?;
+    let mut config = super::KafkaConfig::new(brokers);
+    config.topic = settings.template("topic")?;
+    config.security = security;
+    config.source = settings.source()?;
+    config.timeout = settings.timeout()?;
+    super::Kafka::connect(config).await.map(AnySink::Kafka)
+}
+
+/// The brokers of a Kafka URL, how to connect to them, and its options: these and those about TLS and SASL.
+#[cfg(feature = "kafka")]
+pub(crate) fn kafka_parts(
+    url: &str,
+    options: &Options,
+    scheme: &str,
+    own: &[&'static str],
+    expected: &'static str,
+) -> Result<(String, crate::KafkaSecurity, Settings), Refusal> {
     // Several brokers with commas between are no host that a URL may have.
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let place = place[scheme.len() + 1..].trim_matches('/');
@@ -155,30 +175,15 @@ async fn kafka(url: &str, options: &Options, scheme: &str) -> Result<AnySink, Re
         Some((login, brokers)) => (format!("{login}@"), brokers),
         None => (String::new(), place),
     };
-    let expected = "kafka://host:9092,other:9092?topic={topic}";
     if brokers.is_empty() {
-        return Err(Refusal::BadUrl {
-            why: "it names no host".to_owned(),
-            expected,
-        });
+        let why = "it names no host".to_owned();
+        return Err(Refusal::BadUrl { why, expected });
     }
     let url = parse(&format!("kafka://{login}brokers?{query}"), expected)?;
-    let known = [
-        "topic",
-        "sasl",
-        "ca",
-        "certificate",
-        "key",
-        "source",
-        "timeout",
-    ];
+    let known = [own, &["sasl", "ca", "certificate", "key"]].concat();
     let settings = Settings::read("Kafka", url, true, options, &known)?;
-    let mut config = super::KafkaConfig::new(brokers);
-    config.topic = settings.template("topic")?;
-    config.security = kafka_security(scheme, &settings)?;
-    config.source = settings.source()?;
-    config.timeout = settings.timeout()?;
-    super::Kafka::connect(config).await.map(AnySink::Kafka)
+    let security = kafka_security(scheme, &settings)?;
+    Ok((brokers.to_owned(), security, settings))
 }
 
 #[cfg(feature = "kafka")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lapin::message::BasicReturnMessage;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
-use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::protocol::{AMQPErrorKind, AMQPHardError, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, Error, ErrorKind, ExchangeKind};
 use pgonce::outbox::Message;
@@ -267,6 +267,12 @@ fn refusal(error: &Error, config: &RabbitMqConfig) -> Refusal {
                     config.exchange
                 ),
             },
+            // It shuts down, starts, or lacks memory or disk.
+            AMQPErrorKind::Hard(
+                AMQPHardError::CONNECTIONFORCED
+                | AMQPHardError::RESOURCEERROR
+                | AMQPHardError::INTERNALERROR,
+            ) => Refusal::Unreachable { sink, why },
             _ => Refusal::Refused { sink, why },
         },
         ErrorKind::IOError(io) if io.kind() == std::io::ErrorKind::InvalidInput => {

@@ -4,6 +4,8 @@ use pgonce::Once;
 use pgonce::driver::Driver;
 
 use super::{AnySource, Nothing, OutboxLog};
+#[cfg(feature = "kafka")]
+use crate::sinks::open::kafka_parts;
 #[allow(unused_imports, reason = "needed where a feature is left out")]
 use crate::sinks::open::not_built_in;
 use crate::sinks::open::parse;
@@ -11,8 +13,17 @@ use crate::sinks::settings::Settings;
 use crate::sinks::{Options, Refusal};
 
 /// What a source's URL can begin with.
-pub const SCHEMES: [&str; 9] = [
-    "amqp", "amqps", "kafka", "nats", "nats+tls", "outbox", "redis", "rediss", "stored",
+pub const SCHEMES: [&str; 10] = [
+    "amqp",
+    "amqps",
+    "kafka",
+    "kafka+tls",
+    "nats",
+    "nats+tls",
+    "outbox",
+    "redis",
+    "rediss",
+    "stored",
 ];
 
 /// Makes a source from its URL and options, and asks the other side whether it will do.
@@ -22,7 +33,7 @@ pub const SCHEMES: [&str; 9] = [
 /// | `nats://host:4222`, `nats+tls://…` | `stream`, `durable`, `subject`, `ack_wait`, `credentials`, `name`, `timeout` |
 /// | `amqp://user:password@host:5672/vhost`, `amqps://…` | `queue`, `prefetch`, `name`, `timeout` |
 /// | `redis://host:6379/0`, `rediss://…` | `stream`, `group`, `claim_after`, `payload`, `name`, `timeout` |
-/// | `kafka://host:9092,other:9092` | `topic`, `group`, `name`, `timeout` |
+/// | `kafka://host:9092,other:9092`, `kafka+tls://user:password@…` | `topic`, `group`, `sasl`, `ca`, `certificate`, `key`, `name`, `timeout` |
 /// | `outbox:SUBSCRIPTION` | `name`; the outbox of the same database |
 /// | `stored:` | none; only what webhooks or `pgonce.store_message` have stored |
 ///
@@ -73,7 +84,7 @@ pub async fn open<D: Driver>(
         "nats" | "nats+tls" => nats(url, options, scheme).await,
         "amqp" | "amqps" => rabbitmq(url, options, scheme).await,
         "redis" | "rediss" => redis(url, options, scheme).await,
-        "kafka" => kafka(url, options, scheme).await,
+        "kafka" | "kafka+tls" => kafka(url, options, scheme).await,
         _ => Err(Refusal::UnknownScheme {
             scheme: scheme.to_owned(),
             known: SCHEMES.join(", "),
@@ -104,6 +115,7 @@ mod with_a_broker {
     }
 
     /// A time, where it is said.
+    #[allow(dead_code, reason = "not every broker has one")]
     pub(super) fn time(settings: &Settings, option: &str) -> Result<Option<Duration>, Refusal> {
         let said =
             settings.parsed::<humantime::Duration>(option, "a time such as 500ms, 10s or 1m")?;
@@ -117,6 +129,7 @@ mod with_a_broker {
     feature = "rabbitmq",
     feature = "redis"
 ))]
+#[allow(unused_imports, reason = "not every broker has a time")]
 use with_a_broker::{refused, time};
 
 #[cfg(feature = "nats")]
@@ -201,28 +214,13 @@ async fn redis(_: &str, _: &Options, scheme: &str) -> Result<AnySource, Refusal>
 }
 
 #[cfg(feature = "kafka")]
-async fn kafka(url: &str, options: &Options, _scheme: &str) -> Result<AnySource, Refusal> {
-    // Several brokers with commas between are no host that a URL may have.
-    let (place, query) = url.split_once('?').unwrap_or((url, ""));
-    let brokers = place
-        .trim_start_matches("kafka:")
-        .trim_matches('/')
-        .to_owned();
+async fn kafka(url: &str, options: &Options, scheme: &str) -> Result<AnySource, Refusal> {
     let expected = "kafka://host:9092,other:9092?topic=orders";
-    if brokers.is_empty() {
-        let why = "it names no host".to_owned();
-        return Err(Refusal::BadUrl { why, expected });
-    }
-    let url = parse(&format!("kafka://brokers?{query}"), expected)?;
-    let settings = Settings::read(
-        "Kafka",
-        url,
-        true,
-        options,
-        &["topic", "group", "name", "timeout"],
-    )?;
+    let own = ["topic", "group", "name", "timeout"];
+    let (brokers, security, settings) = kafka_parts(url, options, scheme, &own, expected)?;
     let topic = settings.needed("topic", "the topic to read")?;
     let mut config = super::KafkaConfig::new(brokers, topic);
+    config.security = security;
     config.group = settings.text("group")?.map_or(config.group, Into::into);
     config.name = settings.text("name")?.map_or(config.name, Into::into);
     config.timeout = settings.timeout()?;

@@ -2,8 +2,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use pgonce::Once;
+use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce_broker::Source as _;
 use pgonce_broker::sinks::{Options, open};
+use pgonce_broker::sources;
+use pgonce_tests::TestDriver as _;
 use rustls::pki_types::PrivateKeyDer;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -168,4 +174,23 @@ async fn events_reach_kafka_over_tls_after_a_login_and_only_then() {
     stage.fixture.publish(1, 3, 1).await;
     assert_eq!(stage.wait_for(3).await.len(), 3);
     running.stop().await.unwrap();
+
+    // A consumer reads them by such an address too.
+    let driver = TokioPostgres::connect(&stage.fixture.world.url(), 1);
+    let once = Once::tokio_postgres(driver.pool().clone());
+    let wrong = url.replace("s3cret%401", "wrong");
+    let options = trusting().set("topic", "orders");
+    let refusal = sources::open(&wrong, &options, &once).await.err().unwrap();
+    assert_eq!(refusal.code(), "sink-unreachable", "{refusal}");
+    let options = trusted("30s").set("topic", "orders");
+    let mut source = sources::open(&url, &options, &once).await.unwrap();
+    let mut read = 0;
+    while read < 3 {
+        read += source
+            .pull(3, Duration::from_millis(50))
+            .await
+            .unwrap()
+            .len();
+    }
+    source.close().await;
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use pgonce_broker::sinks::Options;
 use pgonce_broker::sources::SCHEMES;
@@ -13,7 +14,7 @@ use toml::Spanned;
 
 use super::sql;
 use crate::config_file::{ConfigFile, folder};
-use crate::relay::config::{Database, Listen, Log};
+use crate::relay::config::{DRAIN_TIMEOUT, Database, Listen, Log};
 use crate::relay::values::{Length, Size};
 
 /// A commented example that passes the checks.
@@ -28,7 +29,7 @@ const MAX_NAME_BYTES: usize = 255;
 pub(crate) struct Config {
     #[serde(default)]
     pub(crate) database: Database,
-    pub(super) listen: Option<Listen>,
+    pub(crate) listen: Option<Listen>,
     #[serde(default)]
     pub(super) log: Log,
     #[serde(default)]
@@ -51,16 +52,8 @@ pub(crate) struct Consumer {
     pub(super) options_env: BTreeMap<String, String>,
     pub(super) to: Option<Spanned<String>>,
     #[serde(default)]
-    #[cfg_attr(
-        not(feature = "webhook"),
-        expect(dead_code, reason = "`to` is refused")
-    )]
     pub(super) headers: BTreeMap<String, String>,
     #[serde(default)]
-    #[cfg_attr(
-        not(feature = "webhook"),
-        expect(dead_code, reason = "`to` is refused")
-    )]
     pub(super) headers_env: BTreeMap<String, String>,
     pub(super) sql: Option<Spanned<String>>,
     #[serde(default)]
@@ -68,7 +61,7 @@ pub(crate) struct Consumer {
     pub(super) batch: Option<Spanned<usize>>,
     pub(super) within: Option<Length>,
     pub(super) concurrency: Option<Spanned<usize>>,
-    pub(super) handler_timeout: Option<Length>,
+    pub(super) handler_timeout: Option<Spanned<Length>>,
     pub(super) lease: Option<Spanned<Length>>,
     pub(super) drain_timeout: Option<Length>,
     pub(super) pause: Option<Length>,
@@ -152,6 +145,15 @@ impl ConfigFile for Config {
     }
 }
 
+impl Config {
+    /// Maximum time that any of its consumers drains.
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        let times = self.consumers.iter().map(|one| one.drain_timeout);
+        let times = times.map(|time| time.map_or(DRAIN_TIMEOUT, |time| time.0));
+        times.max().unwrap_or_default()
+    }
+}
+
 impl Consumer {
     pub(super) fn name(&self) -> &str {
         self.consumer.get_ref()
@@ -175,6 +177,7 @@ impl Checked<'_> {
     }
 
     fn all(&mut self, config: &Config) {
+        self.faults.extend(config.database.fault(self.text));
         if config.consumers.is_empty() {
             let hint = "Add a table [[consumers]] with `consumer`, `source` and `to` or `sql`.";
             self.refuse(0..0, "there is no consumer in the file", hint);
@@ -227,8 +230,17 @@ impl Checked<'_> {
                     let hint = "Write a name or schema.name, without arguments: \"shop.apply\".";
                     self.refuse(function.span(), what, hint);
                 }
+                if !one.headers.is_empty() || !one.headers_env.is_empty() {
+                    let hint = "Leave `headers` and `headers_env` out, or give `to`.";
+                    self.refuse(function.span(), "a function gets no request headers", hint);
+                }
             }
-            (Some(_), None) => {}
+            (Some(service), None) => {
+                if one.batches {
+                    let hint = "Leave `batches` out, or give `sql`.";
+                    self.refuse(service.span(), "a service gets no batches", hint);
+                }
+            }
             _ => {
                 let what = format!(
                     "consumer {:?} needs one that applies its messages",
@@ -250,12 +262,18 @@ impl Checked<'_> {
             let what = "a lease so short would run out between two renewals";
             self.refuse(lease.span(), what, "Give \"1s\" or more.");
         }
+        if let Some(time) = &one.handler_timeout
+            && time.get_ref().0.is_zero()
+        {
+            let what = "nothing could be done in no time";
+            self.refuse(time.span(), what, "Give \"30s\", or leave it out.");
+        }
     }
 }
 
 pub(super) const SOURCES: &str = "Write an address such as nats://host:4222?stream=ORDERS&durable=billing, \
     amqp://user:password@host/vhost?queue=orders, redis://host:6379?stream=orders&group=billing, \
-    kafka://host:9092?topic=orders, outbox:SUBSCRIPTION, or stored: for what is stored already.";
+    kafka+tls://host:9093?topic=orders, outbox:SUBSCRIPTION, or stored: for what is stored already.";
 
 #[cfg(test)]
 mod tests {
@@ -271,7 +289,10 @@ mod tests {
     fn every_fault_of_a_file_is_reported_with_its_place() {
         let text = "[[consumers]]\nconsumer = \"\"\nsource = \"pigeon:x\"\n\
             [[consumers]]\nconsumer = \"c\"\nsql = \"drop table x\"\nto = \"http://x\"\nlease = \"1ms\"\nconcurrency = 0\n\
-            [[consumers]]\nconsumer = \"c\"\nsource = \"stored:\"\nsql = \"f(jsonb)\"\n";
+            [[consumers]]\nconsumer = \"c\"\nsource = \"stored:\"\nsql = \"f(jsonb)\"\n\
+            [[consumers]]\nconsumer = \"d\"\nsource = \"stored:\"\nto = \"http://x\"\nbatches = true\nhandler_timeout = \"0s\"\n\
+            [[consumers]]\nconsumer = \"e\"\nsource = \"stored:\"\nsql = \"f\"\nheaders = { a = \"b\" }\n\
+            [database]\nurl_env = \"A\"\nurl_file = \"b\"\n";
         let faults = Config::parse("x.toml", text).unwrap_err().to_string();
         for expected in [
             "1 to 255 bytes",
@@ -282,6 +303,10 @@ mod tests {
             "0 is not possible",
             "is here already",
             "\"f(jsonb)\" is no name",
+            "no batches",
+            "in no time",
+            "no request headers",
+            "in two places",
         ] {
             assert!(faults.contains(expected), "{expected}: {faults}");
         }

@@ -55,7 +55,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NAME=VARIABLE", value_parser = pair)]
     option_env: Vec<(String, String)>,
     /// With --to: a header of every request whose value is in a variable, such as authorization=HANDLER_TOKEN.
-    #[arg(long, value_name = "NAME=VARIABLE", value_parser = pair)]
+    #[arg(long, value_name = "NAME=VARIABLE", value_parser = pair, conflicts_with = "sql")]
     header_env: Vec<(String, String)>,
     /// Maximum messages of one transaction [default: 100].
     #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -64,7 +64,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     concurrency: Option<u32>,
     /// Maximum time for one message [default: 30s].
-    #[arg(long, value_name = "TIME", value_parser = length)]
+    #[arg(long, value_name = "TIME", value_parser = some_time)]
     handler_timeout: Option<Duration>,
     /// How long a consumer that vanished keeps what it had [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = lease)]
@@ -96,6 +96,13 @@ pub(crate) struct Args {
     /// Print a commented example of a configuration.
     #[arg(long, conflicts_with_all = ["file", "consumer", "source"])]
     print_example: bool,
+}
+
+fn some_time(text: &str) -> std::result::Result<Duration, String> {
+    match length(text)? {
+        Duration::ZERO => Err("give more than nothing".to_owned()),
+        time => Ok(time),
+    }
 }
 
 pub(crate) async fn run(args: Args, target: Target) -> ExitCode {
@@ -154,7 +161,9 @@ fn by_flags(args: Args, target: Target) -> Result<(Config, Address)> {
         headers_env: args.header_env.into_iter().collect::<BTreeMap<_, _>>(),
         batch: args.batch.map(|n| Spanned::new(0..0, n as usize)),
         concurrency: args.concurrency.map(|n| Spanned::new(0..0, n as usize)),
-        handler_timeout: args.handler_timeout.map(Length),
+        handler_timeout: args
+            .handler_timeout
+            .map(|time| Spanned::new(0..0, Length(time))),
         lease: args.lease.map(|time| Spanned::new(0..0, Length(time))),
         drain_timeout: args.drain_timeout.map(Length),
         store_first: args.store_first,

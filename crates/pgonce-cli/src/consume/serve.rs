@@ -22,6 +22,7 @@ use crate::prometheus;
 use crate::relay::admin::{Admin, Consuming};
 use crate::relay::{log, serve::serve_admin};
 use crate::signals::Signals;
+use crate::starting::is_away;
 
 /// Maximum pause before a source that cannot be reached at the start is tried again.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -30,7 +31,6 @@ type Counts = Arc<OnceLock<Arc<ConsumerCounts>>>;
 
 /// Consumers that run, each as a task.
 pub(crate) struct Started {
-    once: Once,
     pub(crate) consumers: Vec<Consuming>,
     pub(crate) parts: Parts<()>,
 }
@@ -77,11 +77,7 @@ pub(crate) async fn start_all(
             (one.name().to_owned(), ran)
         });
     }
-    Ok(Started {
-        once,
-        consumers,
-        parts,
-    })
+    Ok(Started { consumers, parts })
 }
 
 pub(super) async fn run(config: Config, address: Address) -> Result {
@@ -89,20 +85,24 @@ pub(super) async fn run(config: Config, address: Address) -> Result {
     let recorder = prometheus::install()?;
     let mut asked = Signals::listen()?;
     let stop = CancellationToken::new();
-    // While it starts, nothing is in hand.
-    let started = tokio::select! {
-        started = start_all(&config, address, &stop) => started?,
-        () = asked.next() => return Ok(()),
-    };
-    let admin = Admin::new(&started.once, &config.database, recorder, &stop)?;
-    let admin = Arc::new(Admin {
-        consumers: started.consumers,
-        ..admin
-    });
-    let mut running = started.parts.running;
+    let database = &config.database;
+    let admin = Admin::new("pgonce consume", address.clone(), database, recorder, &stop)?;
+    let admin = Arc::new(admin);
     if let Some(listen) = &config.listen {
         serve_admin(listen.address, &admin).await?;
     }
+    let attempt = || start_all(&config, address.clone(), &stop);
+    // While it starts, nothing is in hand.
+    let started = tokio::select! {
+        started = admin.start(&stop, is_away, attempt) => started?,
+        () = asked.next() => None,
+    };
+    let Some(started) = started else {
+        return Ok(());
+    };
+    // Set once, here.
+    let _ = admin.consumers.set(started.consumers);
+    let mut running = started.parts.running;
     let mut first_error = None;
     while !running.is_empty() {
         tokio::select! {
@@ -153,8 +153,8 @@ fn http(one: &Consumer, url: &str) -> Result<pgonce_broker::HttpHandler> {
         CliError::new(exit::USAGE, refusal.to_string(), hint)
     };
     let mut handler = pgonce_broker::HttpHandler::new(one.name(), url).map_err(usage)?;
-    if let Some(time) = one.handler_timeout {
-        let time = (time.0 / 2).min(Duration::from_secs(5));
+    if let Some(time) = &one.handler_timeout {
+        let time = (time.get_ref().0 / 2).min(Duration::from_secs(5));
         handler = handler.connect_timeout(time).map_err(usage)?;
     }
     let mut headers = one.headers.clone();
@@ -193,8 +193,8 @@ async fn work<H: Handler<TokioPostgres>>(
         length(one.pause, Duration::from_millis(20)),
         length(one.max_pause, Duration::from_secs(10)),
     );
-    if let Some(time) = one.handler_timeout {
-        made = made.handler_timeout(time.0);
+    if let Some(time) = &one.handler_timeout {
+        made = made.handler_timeout(time.get_ref().0);
     }
     if let Some(lease) = &one.lease {
         made = made.lease(lease.get_ref().0);

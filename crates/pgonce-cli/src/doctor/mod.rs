@@ -87,12 +87,12 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
         findings.extend(found.into_iter().filter(|finding| !skipped(finding.id)));
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-    if args.fix_sql {
-        script(&database, &findings)?;
+    exit::before_verdict(if args.fix_sql {
+        script(&database, &findings)
     } else {
         let count = all.iter().filter(|check| wanted(check.id)).count();
-        report(database.format, &findings, count)?;
-    }
+        report(database.format, &findings, count)
+    })?;
     let failing = findings
         .iter()
         .filter(|finding| finding.severity >= args.fail_on)

@@ -7,7 +7,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use pgonce_http::gateway::{Bound, Config, Difference, Drained, EXAMPLE, Faults, Gateway, Reload};
+pub(crate) use pgonce_http::gateway::Config;
+use pgonce_http::gateway::{Bound, Difference, Drained, EXAMPLE, Faults, Gateway, Reload};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -81,32 +82,22 @@ async fn obey(args: Args, format: Format) -> std::result::Result<(), Stopped> {
         let words = "the database knows the file's scopes as the file does";
         return Ok(output::say(format, words, &json!({"differences": 0}))?);
     }
-    agreed(&gateway.agree().await?)?;
+    agree(&gateway).await?;
     Ok(serve(gateway, &file, format).await?)
 }
 
 /// The configuration of a file, inside another program.
-pub(crate) fn load_part(file: &Path, schema: &str) -> Result<Config> {
+pub(crate) fn load_part(file: &Path) -> Result<Config> {
     let text = read(file, "gateway")?;
-    let config = Config::parse(&file.to_string_lossy(), &text).map_err(|faults| {
+    Config::parse(&file.to_string_lossy(), &text).map_err(|faults| {
         let hint = "Fix the file; `pgonce gateway FILE --check` looks at it alone.";
         CliError::new(exit::USAGE, faults.to_string(), hint)
-    })?;
-    match config.database().schema() == schema {
-        true => Ok(config),
-        false => Err(CliError::new(
-            exit::USAGE,
-            format!("{}: database.schema is not {schema:?}", file.display()),
-            "Inside `pgonce serve` the gateway works on its database: give both the same schema.",
-        )),
-    }
+    })
 }
 
-/// A gateway over this database, whose contracts agree with the file's.
-pub(crate) async fn begin(config: Config, address: Address) -> Result<Gateway<Driver>> {
-    let gateway = build(config, Some(address))?;
-    agreed(&gateway.agree().await?)?;
-    Ok(gateway)
+/// Brings the file's contracts and the database's together; an error where they still differ.
+pub(crate) async fn agree(gateway: &Gateway<Driver>) -> Result {
+    agreed(&gateway.agree().await?)
 }
 
 /// Serves inside another program until `stop`.
@@ -123,7 +114,8 @@ pub(crate) async fn run_part(
     finished(drained)
 }
 
-fn build(config: Config, address: Option<Address>) -> Result<Gateway<Driver>> {
+/// A gateway over this database, or the one that the configuration names. Nothing is connected yet.
+pub(crate) fn build(config: Config, address: Option<Address>) -> Result<Gateway<Driver>> {
     let once = database::once(&config, address)?;
     Gateway::new(config, once).map_err(|build_error| {
         let hint = "Fix it in the file; `pgonce gateway --check` looks at the file alone.";

@@ -114,10 +114,10 @@ struct File {
 
 #[derive(Debug, clap::Args)]
 struct How {
-    /// Maximum number of failed rows; with more the import stops.
+    /// Maximum number of failed rows; with more the import stops. Give it to `resume` again.
     #[arg(long, value_name = "ROWS", default_value_t = 1000)]
     max_failed: u64,
-    /// Maximum size of a row.
+    /// Maximum size of a row. Give it to `resume` again.
     #[arg(long, value_name = "SIZE", default_value = "4 MiB")]
     max_row: bytesize::ByteSize,
     /// Maximum number of rows in one transaction.
@@ -283,7 +283,7 @@ async fn import_file(
         }
     }
     let report = done?;
-    say(database, &report, job, dry_run)?;
+    exit::before_verdict(say(database, &report, job, dry_run))?;
     if report.rows.failed == 0 {
         return Ok(());
     }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::moment::{Bound, Moment};
-use crate::confirm::Confirm;
+use crate::confirm::{Confirm, reason};
 use crate::database::Database;
 use crate::exit::{self, CliError, Result};
 use crate::output;
@@ -22,7 +22,7 @@ pub(super) struct RedriveArgs {
     #[arg(long)]
     tenant: Option<String>,
     /// Why; it is kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: Option<String>,
     /// How many subjects come due in a second: other events need room.
     #[arg(long, value_name = "NUMBER", default_value_t = RATE, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -49,7 +49,7 @@ pub(super) struct SkipArgs {
     #[arg(value_name = "NUMBER")]
     seq: i64,
     /// Why it is never to be delivered; kept with your name.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -186,8 +186,7 @@ pub(super) async fn replay(database: &Database, args: &ReplayArgs) -> Result {
     let (from, parameter) = bound(&args.from, "p_from", 2);
     let Some(to) = &args.to else {
         // Whatever it has passed, one that was evicted is admitted again.
-        let query = "select 1 as evicted from pgonce.outbox_subscription where subscription = $1 and evicted_at is not null";
-        let readmitted = database.read_row(query, &[subscription]).await?.is_some();
+        let readmitted = super::subscriptions::is_evicted(database, &args.subscription).await?;
         let query = format!("select pgonce.replay($1, {parameter}) as first");
         let row = database.row(&query, &[subscription, Some(from)]).await?;
         let mut row: Value = serde_json::from_str(&row.unwrap_or_default())?;

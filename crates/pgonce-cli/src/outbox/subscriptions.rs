@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::confirm::Confirm;
+use crate::confirm::{Confirm, reason};
 use crate::database::Database;
 use crate::exit::Result;
 use crate::output;
@@ -66,20 +66,20 @@ struct Terms {
     /// Only these tenants.
     #[arg(long, value_name = "PATTERN", value_delimiter = ',')]
     tenants: Vec<String>,
-    /// Maximum number of attempts for an event whose failure is retryable [default: 30].
+    /// Maximum number of attempts for an event whose failure is retryable [of a new one: 30].
     #[arg(long, value_name = "COUNT")]
     max_attempts: Option<u32>,
-    /// The first pause between two tries; it doubles, with jitter [default: 1s].
+    /// The first pause between two tries; it doubles, with jitter [of a new one: 1s].
     #[arg(long, value_name = "TIME", value_parser = length)]
     backoff: Option<String>,
-    /// The longest pause between two tries [default: 10m].
+    /// The longest pause between two tries [of a new one: 10m].
     #[arg(long, value_name = "TIME", value_parser = length)]
     max_backoff: Option<String>,
-    /// How many events may be given up or behind one that was [default: 10000].
+    /// How many events may be given up or behind one that was [of a new one: 10000].
     #[arg(long, value_name = "COUNT")]
     dead_limit: Option<u32>,
     /// When there are so many: the lane waits, or events are never delivered and that is recorded
-    /// [default: stop].
+    /// [of a new one: stop].
     #[arg(long, value_parser = ["stop", "discard"])]
     when_full: Option<String>,
 }
@@ -89,7 +89,7 @@ pub(super) struct EvictArgs {
     /// The subscription.
     subscription: String,
     /// Why; its relays report it, and `status` shows it.
-    #[arg(long)]
+    #[arg(long, value_parser = reason)]
     reason: String,
     #[command(flatten)]
     confirm: Confirm,
@@ -277,7 +277,19 @@ async fn drop_subscription(database: &Database, args: &DropArgs) -> Result {
     output::say(database.format, &words, &json!({"dropped": true}))
 }
 
+/// Whether a subscription was evicted, and not admitted again.
+pub(super) async fn is_evicted(database: &Database, subscription: &str) -> Result<bool> {
+    let query = "select 1 as evicted from pgonce.outbox_subscription where subscription = $1 and evicted_at is not null";
+    let row = database.read_row(query, &[Some(subscription)]).await?;
+    Ok(row.is_some())
+}
+
 pub(super) async fn evict(database: &Database, args: &EvictArgs) -> Result {
+    let name = output::printable(&args.subscription);
+    if is_evicted(database, &args.subscription).await? {
+        let words = format!("{name} was evicted before");
+        return output::say(database.format, &words, &json!({ "evicted": false }));
+    }
     let left = Undelivered::of(database, &args.subscription).await?;
     let what = format!("evict {}, {}", args.subscription, left.words());
     if !args
@@ -291,7 +303,6 @@ pub(super) async fn evict(database: &Database, args: &EvictArgs) -> Result {
     let params = [Some(&*args.subscription), Some(&*args.reason)];
     let row = database.row(query, &params).await?.unwrap_or_default();
     let evicted = row.contains("true");
-    let name = output::printable(&args.subscription);
     let words = match evicted {
         true if is_distributed => {
             format!(

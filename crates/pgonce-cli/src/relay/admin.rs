@@ -1,6 +1,6 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -16,12 +16,17 @@ use pgonce::outbox::Outbox;
 use pgonce::{Error, Once};
 use pgonce_broker::{ConsumerCounts, Counts};
 use serde_json::json;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::config::Database;
-use crate::exit::Result;
+use crate::database::{Address, pool};
+use crate::exit::{CliError, Result};
 use crate::prometheus;
+use crate::starting::until_answered;
+
+/// Connections of its own: it answers also while all others are in use, and before they are made.
+const CONNECTIONS: usize = 2;
 
 /// What orchestrators and Prometheus ask.
 pub(crate) struct Admin {
@@ -29,8 +34,12 @@ pub(crate) struct Admin {
     pub(crate) inbox: Inbox<TokioPostgres>,
     pub(crate) migrator: Migrator<TokioPostgres>,
     pub(crate) recorder: PrometheusHandle,
-    pub(crate) relays: Vec<Watched>,
-    pub(crate) consumers: Vec<Consuming>,
+    program: &'static str,
+    /// Why the program has not started yet.
+    waits: Mutex<Option<String>>,
+    /// Nothing before they have started, as for consumers.
+    pub(crate) relays: OnceLock<Vec<Watched>>,
+    pub(crate) consumers: OnceLock<Vec<Consuming>>,
     /// Relays that cannot go on, and why.
     pub(crate) failed: Mutex<Vec<String>>,
     pub(crate) stop: CancellationToken,
@@ -65,15 +74,16 @@ impl Watched {
 }
 
 impl Admin {
-    /// Of a process over this database. What it asks is cancelled there when its time is over.
+    /// Of the program of this name, which has not started yet. What it asks the database is cancelled there when its time is over.
     pub(crate) fn new(
-        once: &Once<TokioPostgres>,
+        program: &'static str,
+        address: Address,
         database: &Database,
         recorder: PrometheusHandle,
         stop: &CancellationToken,
     ) -> Result<Self> {
         let limit = database.timeout.0;
-        let driver = once.driver().clone();
+        let driver = TokioPostgres::new(pool(address, program, CONNECTIONS, limit)?);
         let mut asking = Once::builder(driver.clone()).schema(&database.schema);
         if database.behind_pooler {
             asking = asking.behind_pooler();
@@ -86,8 +96,10 @@ impl Admin {
                 .schema(&database.schema)
                 .statement_timeout(limit),
             recorder,
-            relays: Vec::new(),
-            consumers: Vec::new(),
+            program,
+            waits: Mutex::new(Some("it has not started yet".to_owned())),
+            relays: OnceLock::new(),
+            consumers: OnceLock::new(),
             failed: Mutex::default(),
             stop: stop.clone(),
             database_timeout: limit,
@@ -107,9 +119,23 @@ impl Admin {
     }
 
     pub(crate) fn failed(&self, subscription: &str, why: &str) {
-        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        failed.push(format!("{subscription}: {why}"));
+        locked(&self.failed).push(format!("{subscription}: {why}"));
     }
+
+    /// Starts what the program does as soon as the database answers; nothing when stopped before.
+    pub(crate) async fn start<T, F: Future<Output = Result<T>>>(
+        &self,
+        stop: &CancellationToken,
+        may_pass: fn(&CliError) -> bool,
+        attempt: impl Fn() -> F,
+    ) -> Result<Option<T>> {
+        let shown = |why: Option<&str>| *locked(&self.waits) = why.map(str::to_owned);
+        until_answered(self.program, stop, may_pass, attempt, shown).await
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn ready(State(admin): State<Arc<Admin>>) -> Response {
@@ -120,13 +146,15 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
             "finishes deliveries in progress and ends",
         );
     }
-    let failed = admin
-        .failed
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .join("; ");
+    let failed = locked(&admin.failed).join("; ");
     if !failed.is_empty() {
         return said(StatusCode::SERVICE_UNAVAILABLE, "failed", &failed);
+    }
+    let waits = locked(&admin.waits).clone();
+    if let Some(why) = waits {
+        let waiting = json!([{"for": format!("the next try of {}", admin.program), "detail": why}]);
+        let body = json!({"status": "not_ready", "waiting": waiting});
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     }
     let checked = timeout(admin.database_timeout, admin.migrator.check()).await;
     let checked =
@@ -136,7 +164,8 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
             json!({"status": "not_ready", "code": error.code(), "detail": error.to_string()});
         return (StatusCode::SERVICE_UNAVAILABLE, Json(body)).into_response();
     }
-    let relays = admin.relays.iter().map(|relay| match relay.counts.get() {
+    let relays = admin.relays.get().into_iter().flatten();
+    let relays = relays.map(|relay| match relay.counts.get() {
         Some(counts) => json!({
             "subscription": relay.subscription, "lanes": counts.lanes(), "sent": counts.sent(),
             "lanes_waiting_for_the_sink": counts.waiting(),
@@ -146,7 +175,8 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
     });
     let relays: Vec<_> = relays.collect();
     let detail = "the database is there and its schema fits";
-    let consumers = admin.consumers.iter().map(|of| match of.counts.get() {
+    let consumers = admin.consumers.get().into_iter().flatten();
+    let consumers = consumers.map(|of| match of.counts.get() {
         Some(counts) => json!({
             "consumer": of.consumer, "applied": counts.applied(), "retried": counts.retried(), "poisoned": counts.poisoned(),
         }),
@@ -163,7 +193,8 @@ async fn ready(State(admin): State<Arc<Admin>>) -> Response {
 }
 
 async fn metrics(State(admin): State<Arc<Admin>>) -> Response {
-    prometheus::scrape(&admin.outbox, &admin.inbox, admin.database_timeout).await;
+    let deadline = Instant::now() + admin.database_timeout;
+    prometheus::scrape(&admin.outbox, &admin.inbox, deadline).await;
     admin.recorder.run_upkeep();
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, admin.recorder.render()).into_response()

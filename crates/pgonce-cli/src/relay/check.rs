@@ -16,7 +16,7 @@ pub(super) fn faults(config: &Config, text: &str) -> Vec<Fault> {
         text,
         faults: Vec::new(),
     };
-    checked.database(config);
+    checked.faults.extend(config.database.fault(text));
     if config.relays.is_empty() {
         checked.refuse(
             0..0,
@@ -46,16 +46,6 @@ struct Checked<'a> {
 impl Checked<'_> {
     fn refuse(&mut self, span: Range<usize>, what: impl Into<String>, hint: impl Into<String>) {
         self.faults.push(Fault::at(self.text, span, what, hint));
-    }
-
-    fn database(&mut self, config: &Config) {
-        if let (Some(_), Some(second)) = (&config.database.url_env, &config.database.url_file) {
-            self.refuse(
-                second.span(),
-                "the address of the database is given in two places",
-                "Keep one of `url_env` and `url_file`.",
-            );
-        }
     }
 
     fn relay(&mut self, relay: &Relay) {

@@ -20,6 +20,9 @@ use crate::database::Address;
 /// A commented example that passes the checks.
 pub(crate) const EXAMPLE: &str = include_str!("example.toml");
 
+/// What relays and consumers take by default.
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// The whole file.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -166,6 +169,14 @@ impl Database {
             (None, None) => crate::database::address_in_variable("DATABASE_URL"),
         }
     }
+
+    /// What is wrong in a file where it is in two places.
+    pub(crate) fn fault(&self, text: &str) -> Option<Fault> {
+        let second = self.url_file.as_ref().filter(|_| self.url_env.is_some())?;
+        let what = "the address of the database is given in two places";
+        let hint = "Keep one of `url_env` and `url_file`.";
+        Some(Fault::at(text, second.span(), what, hint))
+    }
 }
 
 impl Config {
@@ -178,6 +189,13 @@ impl Config {
             relays: vec![relay],
             folder: PathBuf::new(),
         }
+    }
+
+    /// Maximum time that any of its relays drains.
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        let times = self.relays.iter().map(|relay| relay.drain_timeout);
+        let times = times.map(|time| time.map_or(DRAIN_TIMEOUT, |time| time.0));
+        times.max().unwrap_or_default()
     }
 }
 

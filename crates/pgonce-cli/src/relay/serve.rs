@@ -7,6 +7,7 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::migrate::Migrator;
 use pgonce::outbox::Outbox;
 use pgonce::{Error, Once};
+use pgonce_broker::sinks::AnySink;
 use pgonce_broker::{WakeSignal, WalListener};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
@@ -22,6 +23,7 @@ use crate::exit::{self, CliError, Result};
 use crate::parts::Parts;
 use crate::prometheus;
 use crate::signals::Signals;
+use crate::starting::{is_away, until_answered};
 
 /// How often it is looked whether any subscription is stuck.
 const WATCH_EVERY: Duration = Duration::from_secs(60);
@@ -37,35 +39,48 @@ pub(super) struct Ends {
     pub(super) within: Option<Duration>,
 }
 
+impl Ends {
+    /// What is waited for. With `once` nothing is: cron starts the next run.
+    fn may_pass(self) -> fn(&CliError) -> bool {
+        match self.once {
+            true => |_: &CliError| false,
+            false => is_away,
+        }
+    }
+}
+
 pub(super) async fn run(config: Config, address: Address, ends: Ends) -> Result {
     log::start(config.log);
     let recorder = prometheus::install()?;
     let mut asked = Signals::listen()?;
     let deadline = ends.within.map(|time| Instant::now() + time);
     let stop = CancellationToken::new();
-    let mut starting = std::pin::pin!(start_all(&config, address, &stop, ends));
-    let began = tokio::select! {
-        started = &mut starting => Ok(started?),
-        () = asked.next() => Err("asked to stop"),
-        () = until(deadline) => Err("out of time"),
-    };
-    let started = match began {
-        Ok(started) => started,
-        Err(why) => {
-            tracing::info!("{why} before everything has started");
-            stop.cancel();
-            // What runs already is ended as usual.
-            starting.await?
-        }
-    };
-    let admin = Admin::new(&started.once, &config.database, recorder, &stop)?;
-    let admin = Arc::new(Admin {
-        relays: started.watched,
-        ..admin
-    });
+    let database = &config.database;
+    let admin = Admin::new("pgonce relay", address.clone(), database, recorder, &stop)?;
+    let admin = Arc::new(admin);
     if let Some(listen) = &config.listen {
         serve_admin(listen.address, &admin).await?;
     }
+    let attempt = || start_all(&config, address.clone(), &stop, ends);
+    let may_pass = ends.may_pass();
+    // While it starts, nothing is delivered.
+    let started = tokio::select! {
+        started = admin.start(&stop, may_pass, attempt) => started?,
+        () = asked.next() => None,
+        () = until(deadline) => None,
+    };
+    let Some(started) = started else {
+        return match ends.once {
+            true => Err(CliError::new(
+                exit::FAILED,
+                "stopped before anything was delivered",
+                "See `pgonce outbox status`; the next run goes on from there.",
+            )),
+            false => Ok(()),
+        };
+    };
+    // Set once, here.
+    let _ = admin.relays.set(started.watched);
     let watching = tokio::spawn(watch(started.once.outbox()));
     let ended = wait_for(started.parts.running, &mut asked, &stop, deadline, &admin).await;
     watching.abort();
@@ -89,25 +104,6 @@ pub(crate) struct Started {
     _tail: Option<WalListener>,
 }
 
-/// What is asked of the database at the start, while nothing runs yet; an error when stopped before it answers.
-async fn before<T>(
-    stop: &CancellationToken,
-    ends: Ends,
-    asked: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let answered = stop.run_until_cancelled(asked).await;
-    answered.unwrap_or_else(|| {
-        Err(match ends.once {
-            true => CliError::new(
-                exit::FAILED,
-                "stopped before anything was delivered",
-                "See `pgonce outbox status`; the next run goes on from there.",
-            ),
-            false => CliError::quiet(0),
-        })
-    })
-}
-
 /// Starts every relay of a file; they run until `stop`.
 pub(super) async fn start_all(
     config: &Config,
@@ -116,39 +112,37 @@ pub(super) async fn start_all(
     ends: Ends,
 ) -> Result<Started> {
     let database = &config.database;
+    // Before anything runs: a variable that is not set is a fault of the whole file.
+    let sinks = config.relays.iter().map(sink::Address::of);
+    let sinks = sinks.collect::<Result<Vec<_>>>()?;
     // Each relay asks one thing at a time beside two reads; with `once`, so does who watches it.
-    let size = config.relays.len() * 4 + 2;
-    let tail = before(stop, ends, tail(database, &address)).await?;
+    let size = config.relays.len() * 4 + 1;
+    let tail = tail(database, &address).await?;
     let driver = TokioPostgres::new(pool(address, "pgonce relay", size, database.timeout.0)?);
     let mut once = Once::builder(driver.clone()).schema(&database.schema);
     if database.behind_pooler {
         once = once.behind_pooler();
     }
     let migrator = Migrator::new(driver).schema(&database.schema);
-    let checked = before(stop, ends, async {
-        migrator.check().await?;
-        Ok(migrator.is_distributed().await?)
-    });
+    migrator.check().await?;
     // On Citus events travel as jobs.
-    if checked.await? {
+    if migrator.is_distributed().await? {
         once = once.distributed();
     }
     let once = once.build()?;
     let outbox = once.outbox();
-    let mut watched = Vec::new();
-    let mut parts = Parts::new("the relay of");
-    for relay in &config.relays {
-        watched.push(
-            start(
-                relay,
-                &outbox,
-                tail.as_ref(),
-                stop,
-                ends,
-                &mut parts.running,
-            )
-            .await?,
-        );
+    let (mut watched, mut parts) = (Vec::new(), Parts::new("the relay of"));
+    // From here on nothing is waited for: what runs is never dropped.
+    for (relay, sink) in config.relays.iter().zip(sinks) {
+        watched.push(start(
+            relay,
+            sink,
+            &outbox,
+            tail.as_ref(),
+            stop,
+            ends,
+            &mut parts.running,
+        ));
     }
     Ok(Started {
         once,
@@ -176,37 +170,24 @@ async fn tail(database: &Database, address: &Address) -> Result<Option<WalListen
         let what = format!("the write-ahead log cannot be listened to: {error}");
         let exit = match error.code() {
             "42501" => exit::NOT_ALLOWED,
-            "28P01" | "28000" => exit::NO_DATABASE,
+            "28P01" | "28000" | "53300" => exit::NO_DATABASE,
+            code if code.starts_with("08") || code.starts_with("57P0") => exit::NO_DATABASE,
             _ => exit::FAILED,
         };
         CliError::new(exit, what, error.hint()).coded(error.code())
     })
 }
 
-/// Opens the sink, creates the subscription where that is wanted, and sets the relay going.
-async fn start(
+/// Sets a relay going. It opens its sink by itself: one that waits for it, or cannot go on, holds up no other.
+fn start(
     relay: &Relay,
+    address: sink::Address,
     outbox: &Outbox<TokioPostgres>,
     tail: Option<&WalListener>,
     stop: &CancellationToken,
     ends: Ends,
     running: &mut Running,
-) -> Result<Watched> {
-    let address = sink::Address::of(relay)?;
-    // A permanent fault is an error at once; a transient one is waited for.
-    let opening = async {
-        let opened = address.open().await?;
-        if let Some(subscription) = relay.subscription() {
-            match outbox.create_subscription(&subscription).await {
-                Ok(()) => tracing::info!(subscription = relay.name(), "created the subscription"),
-                Err(error) if error.code() == "42710" => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(opened)
-    };
-    let opened: Option<Result<_>> = stop.run_until_cancelled(opening).await;
-    let opened = opened.transpose()?;
+) -> Watched {
     let watched = Watched {
         subscription: relay.name().to_owned(),
         counts: Arc::default(),
@@ -217,13 +198,8 @@ async fn start(
     tracing::info!(subscription = relay.name(), "the relay starts");
     running.spawn(async move {
         let ran = async {
-            let sink = match opened {
-                Some(Ok(sink)) => sink,
-                // None: it was stopped, and insists on nothing.
-                _ => match address.insist(&stop).await? {
-                    Some(sink) => sink,
-                    None => return Ok(!ends.once),
-                },
+            let Some(sink) = open(&relay, &address, &outbox, &stop, ends).await? else {
+                return Ok(!ends.once);
             };
             let made = pgonce_broker::Relay::new(outbox, relay.name(), sink);
             let made = paced(made.named(&host()), &relay).wake_on(&signal);
@@ -237,7 +213,48 @@ async fn start(
         let ran = ran.await;
         (relay.name().to_owned(), ran)
     });
-    Ok(watched)
+    watched
+}
+
+/// Opens the sink, and creates the subscription where that is wanted; nothing when stopped before. A permanent fault is an error
+/// at once; a transient one is waited for.
+async fn open(
+    relay: &Relay,
+    address: &sink::Address,
+    outbox: &Outbox<TokioPostgres>,
+    stop: &CancellationToken,
+    ends: Ends,
+) -> Result<Option<AnySink>> {
+    let Some(opened) = stop.run_until_cancelled(address.open()).await else {
+        return Ok(None);
+    };
+    let opened = opened?;
+    // Also while the sink is away: its events are kept from now on.
+    let attempt = || create(relay, outbox);
+    let created = until_answered(relay.name(), stop, ends.may_pass(), attempt, |_| ()).await?;
+    match (created, opened) {
+        (None, _) => Ok(None),
+        (Some(()), Ok(sink)) => Ok(Some(sink)),
+        (Some(()), Err(_)) => address.insist(stop).await,
+    }
+}
+
+/// Creates the subscription where that is wanted and it is missing.
+async fn create(relay: &Relay, outbox: &Outbox<TokioPostgres>) -> Result {
+    let Some(subscription) = relay.subscription() else {
+        return Ok(());
+    };
+    match outbox.create_subscription(&subscription).await {
+        Ok(()) => tracing::info!(subscription = relay.name(), "created the subscription"),
+        Err(error) if error.code() == "42710" => {}
+        // A relay's own rights are enough where it exists; where it does not, the relay ends and says so.
+        Err(error) if error.code() == "42501" => {
+            let name = relay.name();
+            tracing::info!(subscription = name, "may not create it: it must exist");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    Ok(())
 }
 
 fn paced<S: pgonce_broker::Sink>(

@@ -2,19 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::Result;
+use crate::exit::{CliError, Result};
 use crate::parts::Parts;
 use crate::relay::Watched;
 use crate::relay::admin::Consuming;
-
-/// First and maximum pause before a part is started again whose database was away.
-pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+use crate::starting::until_answered;
 
 /// How every part stands.
 #[derive(Default)]
@@ -30,6 +26,11 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Health {
+    /// It is waited for the start of this part.
+    pub(super) fn expect(&self, part: &'static str) {
+        self.report::<(), _>(part, &Err("it has not started yet"));
+    }
+
     /// The last try of a part failed, or did not.
     pub(super) fn report<T, E: std::fmt::Display>(
         &self,
@@ -94,27 +95,18 @@ impl Health {
         }
     }
 
-    /// What a try to start a part came to: nothing where the database is away, which is waited for a while, longer each time.
-    pub(super) async fn started<T>(
+    /// Starts a part as soon as its database answers; nothing when stopped before.
+    pub(super) async fn start<T, F: Future<Output = Result<T>>>(
         &self,
         part: &'static str,
-        tried: Result<T>,
-        pause: &mut Duration,
         stop: &CancellationToken,
+        may_pass: fn(&CliError) -> bool,
+        attempt: impl Fn() -> F,
     ) -> Result<Option<T>> {
-        let error = match tried {
-            Err(error) if error.may_pass() => error.words().0.to_owned(),
-            ended => {
-                self.report::<_, String>(part, &Ok(()));
-                return ended.map(Some);
-            }
-        };
-        tracing::warn!(part, error, ?pause, "it is waited for the database");
-        self.report::<(), _>(part, &Err(error));
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = tokio::time::sleep(*pause) => *pause = (*pause * 2).min(MAX_PAUSE),
-        }
-        Ok(None)
+        until_answered(part, stop, may_pass, attempt, |waiting| match waiting {
+            Some(error) => self.report::<(), _>(part, &Err(error)),
+            None => self.report::<_, String>(part, &Ok(())),
+        })
+        .await
     }
 }

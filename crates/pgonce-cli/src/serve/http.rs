@@ -20,7 +20,7 @@ use pgonce_http::gateway::unstable::serve_router;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
@@ -147,8 +147,9 @@ async fn ready(State(web): State<Arc<Web>>) -> Response {
 }
 
 async fn metrics(State(web): State<Arc<Web>>) -> Response {
-    prometheus::scrape(&web.outbox, &web.inbox, web.database_timeout).await;
-    prometheus::figures(&web.once, web.database_timeout).await;
+    let deadline = Instant::now() + web.database_timeout;
+    let has_answered = prometheus::scrape(&web.outbox, &web.inbox, deadline).await;
+    prometheus::figures(has_answered.then_some(&web.once), deadline).await;
     web.recorder.run_upkeep();
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
     (kind, web.recorder.render()).into_response()

@@ -3,6 +3,7 @@
 mod access;
 #[cfg(feature = "embedded")]
 mod embedded;
+mod files;
 mod health;
 mod http;
 mod notify;
@@ -23,16 +24,16 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::health::{FIRST_PAUSE, Health};
+use self::files::Files;
+use self::health::Health;
 use self::http::Web;
 pub(crate) use self::settings::Given;
 use self::settings::{Found, Settings};
-use crate::config_file::ConfigFile as _;
 use crate::database::{Address, Target, pool};
 use crate::exit::{self, CliError, Result};
 use crate::output::{self, Format};
 use crate::signals::{Hangups, Signals};
-use crate::{consume, gateway, prometheus, relay, work};
+use crate::{prometheus, relay};
 
 /// What to serve.
 #[derive(Debug, clap::Args)]
@@ -229,9 +230,10 @@ async fn serve(
         }
         first_error
     };
+    let cut_off = |why| Err(cut_off(why, settings.has("gateway")));
     tokio::select! {
-        drained = timeout(drain_timeout, drained) => drained.unwrap_or_else(|_| Err(cut_off("drain_timeout was over"))),
-        () = asked.next() => Err(cut_off("a second signal")),
+        drained = timeout(drain_timeout, drained) => drained.unwrap_or_else(|_| cut_off("drain_timeout was over")),
+        () = asked.next() => cut_off("a second signal"),
     }
 }
 
@@ -243,134 +245,19 @@ fn panicked(error: tokio::task::JoinError) -> Result {
     ))
 }
 
-/// The parts that have a file of their own, as for the command of their name.
-struct Files {
-    relays: Option<relay::config::Config>,
-    consumers: Option<consume::Config>,
-    workers: Option<work::Config>,
-    gateway: Option<(std::path::PathBuf, String)>,
-}
-
-impl Files {
-    /// What is wrong with a file is an error at once: waiting would not help.
-    fn load(settings: &Settings, schema: &str) -> Result<Self> {
-        let relays = settings.relay_file.as_deref();
-        let mut relays = relays.map(relay::config::Config::load_part).transpose()?;
-        if let Some(config) = &mut relays {
-            schema.clone_into(&mut config.database.schema);
+/// Requests that a gateway has sent may have happened at the service; all the rest is tried again.
+fn cut_off(why: &str, has_gateway: bool) -> CliError {
+    let hint = match has_gateway {
+        true => {
+            "Requests of the gateway may have been cut off: retries with the same key learn what is known; the scope's `stale` \
+             decides about the rest. Another instance, or the next start, goes on with everything else."
         }
-        let consumers = settings.consumers_file.as_deref();
-        let mut consumers = consumers.map(consume::Config::load_part).transpose()?;
-        if let Some(config) = &mut consumers {
-            schema.clone_into(&mut config.database.schema);
-        }
-        let workers = settings.workers_file.as_deref();
-        let mut workers = workers.map(work::Config::load_part).transpose()?;
-        if let Some(config) = &mut workers {
-            schema.clone_into(&mut config.database.schema);
-        }
-        if let Some(file) = &settings.gateway_file {
-            gateway::load_part(file, schema)?;
-        }
-        Ok(Self {
-            relays,
-            consumers,
-            workers,
-            gateway: settings
-                .gateway_file
-                .clone()
-                .map(|file| (file, schema.to_owned())),
-        })
-    }
-
-    /// Each part waits for the database by itself, and `/readyz` shows it.
-    fn spawn(
-        self,
-        running: &mut JoinSet<Result>,
-        address: &Address,
-        stop: &CancellationToken,
-        health: &Arc<Health>,
-    ) {
-        let parts = |part| {
-            health.report::<(), _>(part, &Err("it has not started yet"));
-            (address.clone(), stop.clone(), health.clone())
-        };
-        if let Some(config) = self.relays {
-            let (address, stop, health) = parts("relay");
-            running.spawn(async move {
-                let mut pause = FIRST_PAUSE;
-                while !stop.is_cancelled() {
-                    let tried = relay::begin(&config, address.clone(), &stop).await;
-                    if tried.is_err() && stop.is_cancelled() {
-                        break;
-                    }
-                    let started = health.started("relay", tried, &mut pause, &stop);
-                    if let Some(started) = started.await? {
-                        health.watch(&started.watched, &[]);
-                        return health.run(started.parts, &stop).await;
-                    }
-                }
-                Ok(())
-            });
-        }
-        if let Some(config) = self.consumers {
-            let (address, stop, health) = parts("consumers");
-            running.spawn(async move {
-                let mut pause = FIRST_PAUSE;
-                while !stop.is_cancelled() {
-                    let trying = consume::start_all(&config, address.clone(), &stop);
-                    let Some(tried) = stop.run_until_cancelled(trying).await else {
-                        break;
-                    };
-                    let started = health.started("consumers", tried, &mut pause, &stop);
-                    if let Some(started) = started.await? {
-                        health.watch(&[], &started.consumers);
-                        return health.run(started.parts, &stop).await;
-                    }
-                }
-                Ok(())
-            });
-        }
-        if let Some(config) = self.workers {
-            let (address, stop, health) = parts("workers");
-            running.spawn(async move {
-                let mut pause = FIRST_PAUSE;
-                while !stop.is_cancelled() {
-                    let trying = work::start_all(&config, address.clone(), &stop);
-                    let Some(tried) = stop.run_until_cancelled(trying).await else {
-                        break;
-                    };
-                    let started = health.started("workers", tried, &mut pause, &stop);
-                    if let Some(started) = started.await? {
-                        return health.run(started.parts, &stop).await;
-                    }
-                }
-                Ok(())
-            });
-        }
-        if let Some((file, schema)) = self.gateway {
-            let (address, stop, health) = parts("gateway");
-            running.spawn(async move {
-                let mut pause = FIRST_PAUSE;
-                while !stop.is_cancelled() {
-                    let config = gateway::load_part(&file, &schema)?;
-                    let tried = gateway::begin(config, address.clone()).await;
-                    let started = health.started("gateway", tried, &mut pause, &stop);
-                    if let Some(gateway) = started.await? {
-                        return gateway::run_part(gateway, file, stop).await;
-                    }
-                }
-                Ok(())
-            });
-        }
-    }
-}
-
-fn cut_off(why: &str) -> CliError {
+        false => "Nothing is lost: another instance, or the next start, goes on from there.",
+    };
     CliError::new(
         exit::FAILED,
         format!("stopped before everything was finished: {why}"),
-        "Nothing is lost: another instance, or the next start, goes on from there.",
+        hint,
     )
 }
 

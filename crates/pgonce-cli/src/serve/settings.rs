@@ -49,7 +49,7 @@ pub(super) const SETTINGS: [Setting; 21] = [
     setting("timers_every", "1s"),
     setting("recovery_every", "10s"),
     setting("probe_timeout", "5s"),
-    setting("drain_timeout", "10s"),
+    setting("drain_timeout", "30s"),
     setting("log_format", "text"),
     setting("redact", ""),
     secret("console_tokens"),
@@ -102,7 +102,7 @@ pub(crate) struct Given {
     /// Maximum time of a probe that looks for the effect of such work [default: 5s].
     #[arg(long, value_name = "TIME")]
     probe_timeout: Option<String>,
-    /// Maximum time to finish what is under way after SIGTERM or Ctrl-C [default: 10s].
+    /// Maximum time to finish what is under way after SIGTERM or Ctrl-C [default: 30s].
     #[arg(long, value_name = "TIME")]
     drain_timeout: Option<String>,
     /// For whom the log is written, to stderr: text or json [default: text].

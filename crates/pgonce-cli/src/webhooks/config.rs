@@ -85,8 +85,7 @@ pub(super) struct Hook {
     pub(super) secret_env: String,
     // Of the scheme hmac.
     pub(super) header: Option<String>,
-    #[serde(default)]
-    pub(super) encoding: Encoding,
+    pub(super) encoding: Option<Encoding>,
     pub(super) prefix: Option<String>,
     pub(super) time_field: Option<String>,
     pub(super) signature_field: Option<String>,
@@ -116,10 +115,9 @@ pub(super) enum SchemeName {
     Hmac,
 }
 
-#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Encoding {
-    #[default]
     Hex,
     Base64,
 }
@@ -134,7 +132,7 @@ impl Default for Hook {
             scheme: Spanned::new(0..0, SchemeName::Standard),
             secret_env: String::new(),
             header: None,
-            encoding: Encoding::Hex,
+            encoding: None,
             prefix: None,
             time_field: None,
             signature_field: None,
@@ -176,7 +174,7 @@ impl ConfigFile for Config {
             Faults::new(file, vec![Fault::at(text, span, error.message(), hint)])
         })?;
         config.folder = folder(file);
-        let mut faults = Vec::new();
+        let mut faults: Vec<Fault> = config.database.fault(text).into_iter().collect();
         if config.listen.max_connections == 0 {
             let what = "max_connections is 0: nobody could connect";
             faults.push(Fault::at(text, 0..0, what, "Give 1 or more."));
@@ -251,9 +249,29 @@ impl Hook {
         } else if *self.scheme.get_ref() != SchemeName::Hmac && self.header.is_some() {
             let what = "a scheme with a name has its own header".to_owned();
             Some((what, "Leave `header` out, or give scheme = \"hmac\"."))
+        } else if let Some(name) = self.ignored() {
+            let what = format!("the scheme says what `{name}` would say");
+            Some((what, "Leave it out, or give scheme = \"hmac\"."))
         } else {
             None
         }
+    }
+
+    /// A field that a scheme with a name would ignore: each has its encoding, and the standard everything.
+    fn ignored(&self) -> Option<&'static str> {
+        let scheme = *self.scheme.get_ref();
+        let is_named = scheme != SchemeName::Hmac;
+        let is_standard = scheme == SchemeName::Standard;
+        let fields = [
+            ("encoding", is_named && self.encoding.is_some()),
+            ("prefix", is_standard && self.prefix.is_some()),
+            ("time_field", is_standard && self.time_field.is_some()),
+            ("time_header", is_standard && self.time_header.is_some()),
+            ("id_header", is_standard && self.id_header.is_some()),
+            ("id_pointer", is_standard && self.id_pointer.is_some()),
+        ];
+        let ignored = fields.into_iter().find(|(_, is_ignored)| *is_ignored);
+        ignored.map(|(name, _)| name)
     }
 
     /// What answers the sender.
@@ -284,8 +302,8 @@ impl Hook {
         let secrets = variable(&self.secret_env)?;
         let secrets = || secrets.split_whitespace();
         let written = match self.encoding {
-            Encoding::Hex => Written::Hex,
-            Encoding::Base64 => Written::Base64,
+            None | Some(Encoding::Hex) => Written::Hex,
+            Some(Encoding::Base64) => Written::Base64,
         };
         let mut scheme = match self.scheme.get_ref() {
             SchemeName::Standard => Scheme::standard(secrets()).map_err(|error| {
@@ -355,13 +373,19 @@ mod tests {
         let text = "listen.address = \"127.0.0.1:0\"\n\
             [[webhooks]]\npath = \"hooks\"\nconsumer = \"c\"\nsource = \"s\"\nscheme = \"standard\"\nsecret_env = \"S\"\n\
             [[webhooks]]\npath = \"/a\"\nconsumer = \"\"\nsource = \"s\"\nscheme = \"hmac\"\nsecret_env = \"S\"\n\
-            [[webhooks]]\npath = \"/a\"\nconsumer = \"c\"\nsource = \"s\"\nscheme = \"stripe\"\nsecret_env = \"S\"\nheader = \"x\"\n";
+            [[webhooks]]\npath = \"/a\"\nconsumer = \"c\"\nsource = \"s\"\nscheme = \"stripe\"\nsecret_env = \"S\"\nheader = \"x\"\n\
+            [[webhooks]]\npath = \"/b\"\nconsumer = \"c\"\nsource = \"s\"\nscheme = \"github\"\nsecret_env = \"S\"\nencoding = \"hex\"\n\
+            [[webhooks]]\npath = \"/c\"\nconsumer = \"c\"\nsource = \"s\"\nscheme = \"standard\"\nsecret_env = \"S\"\nid_pointer = \"/id\"\n\
+            [database]\nurl_env = \"A\"\nurl_file = \"b\"\n";
         let faults = Config::parse("x.toml", text).unwrap_err().to_string();
         for expected in [
             "\"hooks\" is no path",
             "1 to 255 bytes",
             "has its own header",
             "is here already",
+            "what `encoding` would say",
+            "what `id_pointer` would say",
+            "in two places",
         ] {
             assert!(faults.contains(expected), "{expected}: {faults}");
         }

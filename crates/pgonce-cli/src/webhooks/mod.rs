@@ -27,6 +27,7 @@ use crate::output;
 use crate::relay::config::{LogFormat, LogLevel};
 use crate::relay::log;
 use crate::signals::Signals;
+use crate::starting::is_away;
 pub(crate) use config::Config;
 use config::{Hook, Listen, SchemeName};
 
@@ -139,7 +140,14 @@ async fn serve(config: Config, address: Address) -> Result {
     }
     let once = once.build()?;
     let migrator = Migrator::new(driver).schema(&database.schema);
-    migrator.check().await?;
+    match migrator.check().await.map_err(CliError::from) {
+        // Senders get 503 and send again, and `/readyz` says 503.
+        Err(error) if is_away(&error) => {
+            let (why, _) = error.words();
+            tracing::warn!(error = why, "the database is away");
+        }
+        checked => checked?,
+    }
     let migrator = Arc::new(migrator);
     let mut router = Router::new()
         .route("/healthz", get(async || StatusCode::OK))

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use pgonce_http::gateway::{Fault, Faults};
 use serde::Deserialize;
@@ -17,6 +18,9 @@ use crate::relay::values::Length;
 /// A commented example that passes the checks.
 pub(super) const EXAMPLE: &str = include_str!("example.toml");
 
+/// Less than what `pgonce serve` waits for, so that jobs are given back before it ends.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Longer names are refused by the database.
 const MAX_NAME_BYTES: usize = 255;
 
@@ -26,7 +30,7 @@ const MAX_NAME_BYTES: usize = 255;
 pub(crate) struct Config {
     #[serde(default)]
     pub(crate) database: Database,
-    pub(super) listen: Option<Listen>,
+    pub(crate) listen: Option<Listen>,
     #[serde(default)]
     pub(super) log: Log,
     #[serde(default)]
@@ -43,16 +47,8 @@ pub(super) struct Worker {
     pub(super) queues: Spanned<Vec<String>>,
     pub(super) to: Option<Spanned<String>>,
     #[serde(default)]
-    #[cfg_attr(
-        not(feature = "webhook"),
-        expect(dead_code, reason = "`to` is refused")
-    )]
     pub(super) headers: BTreeMap<String, String>,
     #[serde(default)]
-    #[cfg_attr(
-        not(feature = "webhook"),
-        expect(dead_code, reason = "`to` is refused")
-    )]
     pub(super) headers_env: BTreeMap<String, String>,
     pub(super) sql: Option<Spanned<String>>,
     pub(super) concurrency: Option<Spanned<usize>>,
@@ -91,7 +87,19 @@ impl ConfigFile for Config {
     }
 }
 
+impl Config {
+    /// Maximum time that any of its workers drains.
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        let times = self.workers.iter().map(Worker::drain_timeout);
+        times.max().unwrap_or_default()
+    }
+}
+
 impl Worker {
+    pub(super) fn drain_timeout(&self) -> Duration {
+        self.drain_timeout.map_or(DRAIN_TIMEOUT, |time| time.0)
+    }
+
     /// Its queues, for people.
     pub(super) fn name(&self) -> String {
         self.queues.get_ref().join(", ")
@@ -114,6 +122,7 @@ impl Checked<'_> {
     }
 
     fn all(&mut self, config: &Config) {
+        self.faults.extend(config.database.fault(self.text));
         if config.workers.is_empty() {
             let hint = "Add a table [[workers]] with `queues` and `to` or `sql`.";
             self.refuse(0..0, "there is no worker in the file", hint);
@@ -148,6 +157,10 @@ impl Checked<'_> {
                     let what = format!("{:?} is no name of a function", function.get_ref());
                     let hint = "Write a name or schema.name, without arguments: \"shop.pack\".";
                     self.refuse(function.span(), what, hint);
+                }
+                if !one.headers.is_empty() || !one.headers_env.is_empty() {
+                    let hint = "Leave `headers` and `headers_env` out, or give `to`.";
+                    self.refuse(function.span(), "a function gets no request headers", hint);
                 }
             }
             (Some(_), None) => {}
@@ -195,7 +208,9 @@ mod tests {
     fn every_fault_of_a_file_is_reported_with_its_place() {
         let text = "[[workers]]\nqueues = []\n\
             [[workers]]\nqueues = [\"q\", \"\"]\nsql = \"drop table x\"\nlease = \"1ms\"\nconcurrency = 0\nprefetch = 9999\n\
-            [[workers]]\nqueues = [\"q\"]\nto = \"http://x\"\nhandler_timeout = \"0s\"\n";
+            [[workers]]\nqueues = [\"q\"]\nto = \"http://x\"\nhandler_timeout = \"0s\"\n\
+            [[workers]]\nqueues = [\"r\"]\nsql = \"f\"\nheaders_env = { a = \"B\" }\n\
+            [database]\nurl_env = \"A\"\nurl_file = \"b\"\n";
         let faults = Config::parse("x.toml", text).unwrap_err().to_string();
         for expected in [
             "1 to 255 bytes",
@@ -206,6 +221,8 @@ mod tests {
             "0 is not possible here",
             "9999 is not possible here",
             "in no time",
+            "no request headers",
+            "in two places",
             "x.toml:2",
         ] {
             assert!(faults.contains(expected), "{expected}: {faults}");

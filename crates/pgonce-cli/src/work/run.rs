@@ -1,6 +1,7 @@
 //! Workers from their start to their end, and the end is graceful.
 
 use std::sync::Arc;
+#[cfg(feature = "webhook")]
 use std::time::Duration;
 
 use metrics::counter;
@@ -20,15 +21,13 @@ use crate::prometheus;
 use crate::relay::admin::Admin;
 use crate::relay::{log, serve::serve_admin};
 use crate::signals::Signals;
+use crate::starting::is_away;
 
-/// Less than what `pgonce serve` waits for, so that jobs are given back before it ends.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 #[cfg(feature = "webhook")]
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Workers that run, each as a task.
 pub(crate) struct Started {
-    once: Once,
     pub(crate) parts: Parts<()>,
 }
 
@@ -68,7 +67,7 @@ pub(crate) async fn start_all(
             (name, Ok(()))
         });
     }
-    Ok(Started { once, parts })
+    Ok(Started { parts })
 }
 
 enum Handler {
@@ -133,7 +132,7 @@ async fn work(one: &Worker, once: &Once, handler: Arc<Handler>, stop: Cancellati
             async move { handler.run(job).await }
         })
         .concurrency(one.concurrency())
-        .shutdown_timeout(one.drain_timeout.map_or(DRAIN_TIMEOUT, |time| time.0));
+        .shutdown_timeout(one.drain_timeout());
     if let Some(jobs) = &one.prefetch {
         worker = worker.prefetch(*jobs.get_ref());
     }
@@ -155,20 +154,21 @@ pub(super) async fn run(config: Config, address: Address) -> Result {
     let recorder = prometheus::install()?;
     let mut asked = Signals::listen()?;
     let stop = CancellationToken::new();
-    // While it starts, nothing is under way.
-    let started = tokio::select! {
-        started = start_all(&config, address, &stop) => started?,
-        () = asked.next() => return Ok(()),
-    };
+    let database = &config.database;
+    let admin = Admin::new("pgonce work", address.clone(), database, recorder, &stop)?;
+    let admin = Arc::new(admin);
     if let Some(listen) = &config.listen {
-        let admin = Arc::new(Admin::new(
-            &started.once,
-            &config.database,
-            recorder,
-            &stop,
-        )?);
         serve_admin(listen.address, &admin).await?;
     }
+    let attempt = || start_all(&config, address.clone(), &stop);
+    // While it starts, nothing is under way.
+    let started = tokio::select! {
+        started = admin.start(&stop, is_away, attempt) => started?,
+        () = asked.next() => None,
+    };
+    let Some(started) = started else {
+        return Ok(());
+    };
     asked.next().await;
     tracing::info!("asked to stop: jobs under way are finished");
     stop.cancel();

@@ -129,14 +129,27 @@ async fn a_dry_run_finds_names_and_states_as_the_act_does() {
     let applied = applied[0]["seq"].to_string();
     let resend = format!("external settle {CALL} resend --reason r");
     let skip = format!("inbox skip applied {applied} --reason r");
+    let confirm = format!("external settle {CALL} confirmed --reason r");
+    let response = format!("{confirm} --response none");
+    let blank = format!("external settle {CALL} failed --reason r --code ");
+    let reference = format!("{confirm} --reference {}", "r".repeat(1001));
     for (act, code) in [
         ("scope drop nobody", 7),
+        ("scope drop *", 2),
         ("intent settle s nobody --reason r", 7),
         ("intent settle s done --reason r", 1),
         ("intent retry s done --reason r", 1),
         ("intent release s alive --reason r", 1),
         ("intent release s third --reason r", 1),
         ("intent evict s done --reason r", 1),
+        ("intent settle s third --reason ", 2),
+        ("intent settle s third --reason \t", 2),
+        ("intent settle s third --reason r --answer {x", 2),
+        ("intent fail s third --reason r --code ", 2),
+        ("outbox evict s --reason ", 2),
+        (&response, 2),
+        (&blank, 2),
+        (&reference, 2),
         ("intent release s --stuck --reason r", 1),
         ("intent settle s --failed declined --reason r", 2),
         ("intent retry s --stuck --reason r", 2),

@@ -59,6 +59,13 @@ impl Fixture {
         Run::of(self.command(args).output().unwrap())
     }
 
+    /// Runs it with a standard output whose reader has gone.
+    pub(crate) fn run_unread(&self, args: &[&str]) -> Run {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Run::of(self.command(args).stdout(writer).output().unwrap())
+    }
+
     #[track_caller]
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let run = self.run(args);

@@ -1,6 +1,6 @@
 //! The ledger, as an operator meets it.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::Fixture;
 
@@ -99,4 +99,41 @@ async fn a_ledger_is_kept_looked_at_verified_and_repaired() {
     );
     assert_eq!(fixture.ok(&repair), "Every balance is right.\n");
     assert_eq!(fixture.run(&["ledger", "verify"]).code, 0);
+    let pair = fixture.run(&["ledger", "verify", "--all-tenants", "--tenant", "t"]);
+    assert_eq!(pair.code, 2, "{pair:?}");
+    let no_time = fixture.run(&["ledger", "balance", "ada", "--at", "yesterdy"]);
+    assert!(
+        no_time.code == 2 && no_time.err.contains("2026-05-01"),
+        "{no_time:?}"
+    );
+
+    // Ada's balance follows from entries that were changed by hand.
+    fixture
+        .sql(
+            "begin; set local session_replication_role = replica;
+             update pgonce.ledger_entry set amount = 9 where account = 'ada' and seq = 1;
+             update pgonce.ledger_account set balance = 1; commit",
+        )
+        .await;
+    let preview = fixture.run(&[&repair[..], &["--dry-run", "-o", "json"]].concat());
+    assert!(
+        preview.code == 1 && preview.out.contains("\"count\":1,"),
+        "{preview:?}"
+    );
+    let repaired = fixture.run(&[&repair[..], &["--yes", "-o", "json"]].concat());
+    assert!(
+        repaired.code == 1 && repaired.err.contains("1 balances are left as they are"),
+        "{repaired:?}"
+    );
+    let rows: Value = serde_json::from_str(&repaired.out).unwrap();
+    let of = |n: usize| (rows[n]["account"].as_str(), rows[n]["repaired"].as_bool());
+    assert_eq!(
+        [of(0), of(1)],
+        [(Some("ada"), Some(false)), (Some("cash"), Some(true))]
+    );
+    assert_eq!(
+        fixture.run(&repair).code,
+        1,
+        "there is nothing to ask about"
+    );
 }

@@ -47,17 +47,18 @@ mod serve_parts;
 mod tail;
 mod tls;
 mod unknown_names;
+mod verdicts;
 mod webhooks;
 mod whole_lists;
 mod work;
 
-use std::io::Read as _;
-use std::process::Stdio;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 
 use pgonce_testkit::shared;
 use serde_json::{Value, json};
 
-use crate::fixture::{Fixture, without_database};
+use crate::fixture::{Fixture, Run, program, without_database};
 
 #[test]
 fn what_cannot_be_understood_is_exit_2() {
@@ -88,6 +89,17 @@ fn what_cannot_be_understood_is_exit_2() {
         assert_eq!(run.code, 2, "{args:?}: {run:?}");
         assert!(!run.err.contains("secret"), "{run:?}");
     }
+}
+
+#[test]
+fn the_name_of_a_file_need_not_be_unicode() {
+    let mut lost = program(&["lost"]);
+    let lost = lost.arg(OsStr::from_bytes(b"none\xff.jsonl"));
+    let run = Run::of(lost.output().unwrap());
+    assert!(
+        run.code == 2 && run.err.contains("cannot be read"),
+        "{run:?}"
+    );
 }
 
 #[test]
@@ -414,18 +426,25 @@ async fn purge_says_how_much_it_removed_and_whether_there_is_more() {
         )
         .await;
     assert_eq!(
+        fixture.json(&["purge", "--dry-run"]),
+        json!({"would_purge": 25, "jobs": 25})
+    );
+    assert_eq!(
         fixture.json(&["purge", "--limit", "10"]),
-        json!({"purged": 10, "more": true})
+        json!({"purged": 10, "jobs": 10, "more": true})
     );
     assert_eq!(
         fixture.json(&["purge", "--limit", "10", "--all"]),
-        json!({"purged": 15, "more": false})
+        json!({"purged": 15, "jobs": 15, "more": false})
     );
     let left = fixture
         .client
         .query_one("select count(*) from pgonce.job_end", &[]);
     assert_eq!(left.await.unwrap().get::<_, i64>(0), 0, "jobs as well");
-    assert_eq!(fixture.ok(&["purge"]), "purged 0 finished records\n");
+    assert_eq!(
+        fixture.ok(&["purge"]),
+        "purged 0 finished records and 0 ended jobs\n"
+    );
 }
 
 #[test]
@@ -454,23 +473,8 @@ async fn a_reader_that_goes_away_is_no_error() {
         &["scope", "list"],
         &["--help"],
     ] {
-        let (reader, writer) = std::io::pipe().unwrap();
-        drop(reader);
-        let mut child = fixture
-            .command(args)
-            .stdout(writer)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut err = String::new();
-        child
-            .stderr
-            .take()
-            .unwrap()
-            .read_to_string(&mut err)
-            .unwrap();
-        assert!(child.wait().unwrap().success(), "{args:?}");
-        assert_eq!(err, "", "{args:?}");
+        let run = fixture.run_unread(args);
+        assert_eq!((run.code, &*run.err), (0, ""), "{args:?}");
     }
 }
 

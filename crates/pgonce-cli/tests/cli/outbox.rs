@@ -196,6 +196,8 @@ async fn a_replay_goes_back_entirely_or_gives_only_a_range() {
             .ok(&["outbox", "evict", "billing", "--reason", "x", "--yes"])
             .contains("before")
     );
+    let preview = fixture.ok(&[&evict[..], &["--dry-run"]].concat());
+    assert_eq!(preview, "billing was evicted before\n");
     let run = fixture.run(&[
         "relay",
         "--subscription",

@@ -191,6 +191,33 @@ async fn one_process_serves_several_subscriptions_and_one_that_cannot_go_on_stop
     assert!(fixture.ok(&["outbox", "subscriptions"]).contains("orders"));
 }
 
+/// One sink refuses its address, and a broker says nothing for as long as it is waited for.
+#[tokio::test]
+async fn a_relay_that_cannot_start_holds_up_no_other() {
+    let fixture = Fixture::installed().await;
+    publish(&fixture, 1, 3).await;
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let broker = silent.local_addr().unwrap();
+    let (_folder, path) = file(&format!(
+        "[listen]\naddress = \"127.0.0.1:0\"\n[log]\nformat = \"json\"\n\
+         [[relays]]\nsubscription = \"refused\"\nsink = \"stdout:?colour=red\"\n[relays.create]\n\
+         [[relays]]\nsubscription = \"silent\"\nsink = \"nats://{broker}?stream=ORDERS\"\n[relays.create]\n\
+         [[relays]]\nsubscription = \"billing\"\nsink = \"stdout:\"\n[relays.create]\n"
+    ));
+    let mut relay = Running::start(&fixture, &[&path]);
+    relay.wait_for(3).await;
+    let admin = relay.admin().await;
+    wait_until("the relay that ended to be seen", DEADLINE, || async {
+        let (status, body) = get(&admin, "/readyz").await;
+        status == 503 && body.contains("refused: ")
+    })
+    .await
+    .unwrap();
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end().await, 2, "{}", relay.log());
+    assert!(!fixture.ok(&["outbox", "subscriptions"]).contains("refused"));
+}
+
 #[tokio::test]
 async fn addresses_come_from_variables_and_files() {
     let fixture = Fixture::installed().await;

@@ -1,10 +1,12 @@
-//! What a relay says of itself: health, readiness and metrics.
+//! What a relay says of itself: health, readiness and metrics; and what all that run on say while their database is away.
 
 use std::sync::Mutex;
 
 use pgonce_testkit::wait_until;
 use rustix::process::Signal;
 use serde_json::Value;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpSocket, TcpStream};
 
 use crate::relay::{DEADLINE, Running, get, publish, with_subscription};
 
@@ -86,6 +88,70 @@ async fn health_readiness_and_metrics_show_its_state() {
     let (_, page) = get(&admin, "/metrics").await;
     let none = "pgonce_inbox_messages{consumer=\"ledger\",state=\"received\"} 0";
     assert!(page.lines().any(|line| line == none), "{page}");
+    relay.signal(Signal::TERM);
+    assert_eq!(relay.end().await, 0, "{}", relay.log());
+}
+
+#[tokio::test]
+async fn a_database_that_is_away_at_the_start_is_waited_for() {
+    let fixture = with_subscription().await;
+    publish(&fixture, 1, 3).await;
+    // A place that nobody listens at, until it leads to the server.
+    let place = TcpSocket::new_v4().unwrap();
+    place.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let away = place.local_addr().unwrap();
+    let url = fixture.database.url();
+    let (user, rest) = url.split_once('@').unwrap();
+    let (server, name) = rest.split_once('/').unwrap();
+    let away = format!("{user}@{away}/{name}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("work.toml");
+    let text = "listen.address = \"127.0.0.1:0\"\nlog.format = \"json\"\n[[workers]]\nqueues = [\"q\"]\nsql = \"f\"\n";
+    std::fs::write(&file, text).unwrap();
+    let usual = ["--listen", "127.0.0.1:0", "--log-format", "json"];
+    let relay = ["--subscription", "billing", "--sink", "stdout:"];
+    let consume = ["--consumer", "c", "--source", "outbox:c", "--sql", "f"];
+    let webhooks = ["--consumer", "c", "--source", "s"];
+    let start = |command: &str, args: &[&str]| {
+        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
+        let variables = [
+            ("DATABASE_URL", away.clone()),
+            ("PGONCE_WEBHOOK_SECRET", secret),
+        ];
+        Running::with(&fixture, command, args, &variables)
+    };
+    for (command, args) in [
+        ("consume", [&consume[..], &usual].concat()),
+        ("work", vec![file.to_str().unwrap()]),
+        ("webhooks", [&webhooks[..], &usual].concat()),
+        ("relay", [&relay[..], &usual].concat()),
+    ] {
+        let mut running = start(command, &args);
+        let admin = running.admin().await;
+        assert_eq!(get(&admin, "/readyz").await.0, 503, "{command}");
+        running.signal(Signal::TERM);
+        assert_eq!(running.end().await, 0, "{command}: {}", running.log());
+    }
+    let mut relay = start("relay", &[&relay[..], &usual].concat());
+    let admin = relay.admin().await;
+    let (status, body) = get(&admin, "/readyz").await;
+    assert!(
+        status == 503 && body.contains("the next try of pgonce relay"),
+        "{body}"
+    );
+    let (listener, server) = (place.listen(64).unwrap(), server.to_owned());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut server = TcpStream::connect(&server).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    relay.wait_for(3).await;
+    wait_until("readiness", DEADLINE, || async {
+        get(&admin, "/readyz").await.0 == 200
+    })
+    .await
+    .unwrap();
     relay.signal(Signal::TERM);
     assert_eq!(relay.end().await, 0, "{}", relay.log());
 }

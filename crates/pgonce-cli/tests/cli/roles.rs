@@ -109,6 +109,26 @@ async fn who_may_not_see_the_intents_of_others_is_not_shown_that_there_are_none(
     }
 }
 
+#[tokio::test]
+async fn a_grant_that_fails_does_not_hide_what_was_applied_and_granted() {
+    let fixture = Fixture::empty().await;
+    let role = format!("granted_{}", uuid::Uuid::new_v4().simple());
+    fixture.sql(&format!("create role {role}")).await;
+    let (first, second) = (format!("app={role}"), "relay=no_role_has_this_name");
+    let run = fixture.run(&["migrate", "up", "--grant", &first, "--grant", second]);
+    assert_eq!(run.code, 7, "{run:?}");
+    for line in ["applied 0001_core", &format!("granted app to role {role}")] {
+        assert!(run.out.lines().any(|said| said == line), "{run:?}");
+    }
+    assert!(!run.out.contains("relay"), "{run:?}");
+    // It would be cut to the name of another role.
+    let long = format!("app={}", "r".repeat(64));
+    let run = fixture.run(&["migrate", "up", "--grant", &long]);
+    assert!(run.code == 2 && run.err.contains("63 bytes"), "{run:?}");
+    let drop = format!("drop owned by {role}; drop role {role}");
+    fixture.sql(&drop).await;
+}
+
 /// The database is up, whatever this role may see of it.
 async fn assert_ready(running: &Running, metric: &str) {
     let admin = running.admin().await;
@@ -153,6 +173,8 @@ async fn a_relay_needs_the_grants_of_a_relay() {
     let args = [
         "--subscription",
         "billing",
+        // It is there: the right to create it is not needed.
+        "--create",
         "--sink",
         &sink,
         "--option",

@@ -197,7 +197,7 @@ async fn settings_come_from_flag_variable_file_and_default_in_this_order() {
         ("purge_every", "3m", "variable PGONCE_PURGE_EVERY"),
         ("purge_batch", "77", "file "),
         ("roles", "metrics,console", "file "),
-        ("drain_timeout", "10s", "default"),
+        ("drain_timeout", "30s", "default"),
         ("console_tokens", "(secret)", "variable "),
     ] {
         let row = rows

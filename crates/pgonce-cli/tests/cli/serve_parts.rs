@@ -135,6 +135,32 @@ async fn a_database_that_is_away_at_the_start_is_waited_for_by_every_part() {
     fixture.sql(&format!("drop role {role}")).await;
 }
 
+#[tokio::test]
+async fn what_a_file_says_of_what_the_daemon_has_itself_is_refused_or_logged() {
+    let fixture = Fixture::installed().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("relay.toml");
+    let write = |settings: &str| {
+        let relay = "[[relays]]\nsubscription = \"b\"\nsink = \"stdout:\"\n[relays.create]\n";
+        std::fs::write(&file, format!("{settings}{relay}")).unwrap();
+    };
+    let file = file.to_str().unwrap();
+    let flags = ["--roles", "relay", "--relay-file", file];
+    let flags = [&flags[..], &["--drain-timeout", "10s"]].concat();
+    write("database.schema = \"other\"\n");
+    let run = fixture.run(&[&["serve"], &flags[..]].concat());
+    assert!(
+        run.code == 2 && run.err.contains("database.schema is not \"pgonce\""),
+        "{run:?}"
+    );
+    write("database.url_env = \"ELSEWHERE\"\nlisten.address = \"127.0.0.1:1\"\n");
+    let serving = Serving::of(&fixture, &flags, "");
+    for line in ["\"database.url_env\"", "\"listen\"", "is not shorter"] {
+        serving.logged(line).await;
+    }
+    serving.readiness(200, "ready").await;
+}
+
 /// As the page about the daemon says: a role with the parts operator and app.
 #[tokio::test]
 async fn a_granted_role_is_enough_for_the_daemon() {

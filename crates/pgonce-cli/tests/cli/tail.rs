@@ -56,6 +56,15 @@ async fn tail_shows_what_happened_by_kind_scope_tenant_and_status() {
         (events[0]["what"].as_str(), events[0]["place"].as_str()),
         (Some("event"), Some("orders"))
     );
+    let programs = |format: &str| {
+        let of = ["--kind", "intent", "--scope", "s", "--count", "2"];
+        let out = fixture.ok(&[&["tail", "--since", "1h", "-o", format][..], &of].concat());
+        out.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (csv, mut names) = (programs("csv"), programs("name"));
+    names.sort();
+    assert_eq!(names, ["left", "no"]);
+    assert_eq!((csv.len(), csv[0].split(',').count()), (3, 7), "{csv:?}");
     let text = fixture.ok(&["tail", "--since", "1h", "--kind", "act", "--count", "1"]);
     assert!(text.contains("act") && text.contains("ticket 7"), "{text}");
 }
@@ -186,6 +195,44 @@ async fn lists_are_lines_of_json_csv_or_names_and_a_list_is_repeated_but_no_act(
     child.wait().unwrap();
     let wrong = program(&["codes", "--watch=x"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
+    // A queue may have the name of the command with an option of this name.
+    let retry = ["job", "retry", "recover", "--all", "--reason", "r"];
+    let refused = fixture.run(&[&retry[..], &["--watch", "-o", "json"]].concat());
+    let error: Value = serde_json::from_str(&refused.err).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    assert!(message.starts_with("--watch repeats a list"), "{message}");
+    let own = fixture.run(&["recover", "--watch", "--dry-run"]);
+    assert!(own.err.contains("cannot be used with"), "{own:?}");
+}
+
+#[test]
+fn a_pause_of_no_time_a_lone_m_and_what_no_clock_holds_are_refused() {
+    let most = u64::MAX.to_string();
+    for args in [
+        &["tail", "--every", "0s"][..],
+        &["tail", "--since", "1M"],
+        &["find", "x", "--timeout", "1M"],
+        &["recover", "--watch", "--every", "0s"],
+        &["recover", "--watch", "--every", "1M"],
+        &["recover", "--probe-timeout", &format!("{most}s")],
+        &[
+            "region",
+            "join",
+            "--id",
+            "1",
+            "--name",
+            "eu",
+            "--timeout",
+            &most,
+        ],
+        &["region", "leave", "eu", "--timeout", &most],
+        &["region", "rule", "s", "--mode", "home", "--timeout", &most],
+        &["region", "rule", "s", "--mode", "local", "--max-lag", "1M"],
+    ] {
+        let run = without_database(args);
+        let refused = run.code == 2 && run.err.contains("invalid value");
+        assert!(refused, "{args:?}: {run:?}");
+    }
 }
 
 /// Runs a command until it ends, and what it said.

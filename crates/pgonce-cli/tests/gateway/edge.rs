@@ -316,7 +316,12 @@ async fn a_hangup_reloads_the_file_and_a_wrong_one_changes_nothing() {
     .await
     .unwrap();
     assert_eq!(gateway.get("/x").await.status, 201);
-    std::fs::write(gateway.file(), Setup::default().in_front_of(&new.url)).unwrap();
+    // The database stays the one of the start, whatever the file says of it.
+    let moved = Setup {
+        database: "schema = \"elsewhere\"",
+        ..Setup::default()
+    };
+    std::fs::write(gateway.file(), moved.in_front_of(&new.url)).unwrap();
     gateway.signal(Signal::HUP);
     wait_until("the reload", TIMEOUT, || async {
         gateway.log().contains("\"reloaded\"")

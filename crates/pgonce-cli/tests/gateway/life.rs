@@ -6,6 +6,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::fixture::{Fixture, Setup, TIMEOUT};
+use crate::listener::{certify, encrypted};
 use crate::passing::read_head;
 use crate::upstream::Upstream;
 
@@ -141,11 +142,21 @@ async fn what_only_a_restart_changes_is_not_said_to_be_reloaded() {
         listen: "memory = \"256 MiB\"",
         ..setup
     };
-    let encrypted = format!("{plain}[encryption]\nkeys_env = \"PGONCE_KEYS\"\n");
-    let changed = [memory.in_front_of(&upstream.url), encrypted];
+    let folder = tempfile::tempdir().unwrap();
+    certify(folder.path());
+    let tls = encrypted(folder.path());
+    let tls = Setup {
+        listen: &tls,
+        ..Setup::default()
+    };
+    let changed = [
+        memory.in_front_of(&upstream.url),
+        format!("{plain}[encryption]\nkeys_env = \"PGONCE_KEYS\"\n"),
+        tls.in_front_of(&upstream.url),
+    ];
     for (before, (text, what)) in changed
         .iter()
-        .zip(["listen.memory", "encryption"])
+        .zip(["listen.memory", "encryption", "listen.tls"])
         .enumerate()
     {
         assert_eq!(gateway.log().matches("not reloaded").count(), before);

@@ -23,7 +23,7 @@ use crate::passing::raw;
 use crate::upstream::{Upstream, read_request};
 
 /// Writes a certificate for localhost and its key; gives the certificate.
-fn certify(folder: &Path) -> rustls::pki_types::CertificateDer<'static> {
+pub(crate) fn certify(folder: &Path) -> rustls::pki_types::CertificateDer<'static> {
     let key = rcgen::KeyPair::generate().unwrap();
     let params = rcgen::CertificateParams::new(["localhost".to_owned()]).unwrap();
     let certificate = params.self_signed(&key).unwrap();
@@ -53,7 +53,7 @@ async fn handshake(
         .await
 }
 
-fn encrypted(folder: &Path) -> String {
+pub(crate) fn encrypted(folder: &Path) -> String {
     format!(
         "tls = {{ certificate = \"{0}/chain.pem\", key = \"{0}/key.pem\" }}",
         folder.display()

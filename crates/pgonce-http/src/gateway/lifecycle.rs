@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::admin::Admin;
 use super::build::{RouteBuilder, proxy, trusted};
-use super::config::{Config, Contracts, Encryption};
+use super::config::{Config, Contracts, Database, Encryption, Log};
 use super::dispatch::{Dispatcher, OwnHeaders};
 use super::headers::IDEMPOTENCY_KEY;
 use super::router::Router;
@@ -153,6 +153,8 @@ impl<D: Driver> Gateway<D> {
                 certificate: Arc::new(RwLock::new(certificate)),
                 memory: listen.memory.get_ref().0,
                 encryption: self.config.tables.encryption.clone(),
+                database: self.config.tables.database.clone(),
+                log: self.config.tables.log.clone(),
             }),
             config: self.config,
             clients,
@@ -187,6 +189,9 @@ pub(crate) struct Current<D: Driver> {
     /// What the budget and the keys were made of: `memory` and `[encryption]` of the file.
     memory: usize,
     encryption: Option<Encryption>,
+    /// What `once` and the log were made of: a reload keeps it, whatever the file says then.
+    database: Database,
+    log: Log,
 }
 
 impl<D: Driver> Current<D> {
@@ -194,6 +199,12 @@ impl<D: Driver> Current<D> {
     fn needs_restart(&self, config: &Config) -> Option<&'static str> {
         if config.tables.listen.memory.get_ref().0 != self.memory {
             return Some("listen.memory");
+        }
+        // A listener does not begin or cease to encrypt: its clients would not follow.
+        let certificate = self.certificate.read();
+        let certificate = certificate.unwrap_or_else(PoisonError::into_inner);
+        if config.tables.listen.tls.is_some() != certificate.is_some() {
+            return Some("whether there is a listen.tls");
         }
         (config.tables.encryption != self.encryption).then_some("encryption")
     }
@@ -235,14 +246,16 @@ pub enum ReloadError {
 }
 
 impl<D: Driver> Reload<D> {
-    /// Serves new requests by this configuration; those in progress end by the one before. Its
-    /// addresses, limits of connections, database and log stay as they were at the start. One with other memory or encryption is
-    /// refused.
-    pub async fn apply(&self, config: Config) -> Result<(), ReloadError> {
+    /// Serves new requests by this configuration; those in progress end by the one before. Its addresses, limits of connections,
+    /// `max_header_bytes`, `header_timeout`, `write_timeout`, `drain_timeout`, database and log stay as they were at the start. One
+    /// with other memory or encryption, or where `tls` was added or removed, is refused.
+    pub async fn apply(&self, mut config: Config) -> Result<(), ReloadError> {
         let current = &self.0;
         if let Some(setting) = current.needs_restart(&config) {
             return Err(ReloadError::Restart(setting));
         }
+        config.tables.database = current.database.clone();
+        config.tables.log = current.log.clone();
         let (once, budget) = (current.once.clone(), current.budget.clone());
         let certificate = config.certificate().map_err(|why| BuildError {
             place: "listen.tls".to_owned(),
@@ -261,11 +274,8 @@ impl<D: Driver> Reload<D> {
         layers.extend(gateway.layers);
         let mut dispatcher = (current.dispatcher.write()).unwrap_or_else(PoisonError::into_inner);
         *dispatcher = Arc::new(gateway.dispatcher);
-        // A listener does not begin or cease to encrypt: its clients would not follow.
         let mut shown = (current.certificate.write()).unwrap_or_else(PoisonError::into_inner);
-        if shown.is_some() && certificate.is_some() {
-            *shown = certificate;
-        }
+        *shown = certificate;
         Ok(())
     }
 }

@@ -126,8 +126,8 @@ impl fmt::Debug for Print {
 /// cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Oversize {
-    /// The client gets 500. In atomic mode nothing happened and the key is free; in recorded
-    /// mode it did happen, and every retry gets the same.
+    /// The client gets 500. In atomic mode nothing happened and the key is free; in leased
+    /// mode it happened, or may have, and the problem says which; every retry gets the same.
     #[default]
     Refuse,
     /// It is passed on whole, and only its status is kept: a retry gets 410, which says that it happened and

@@ -29,7 +29,7 @@ pub(super) async fn different_keys(p: &Prober) -> Found {
         )),
         Some(1) if p.varies() => Err(Finding::fail(format!("{same} made one effect"))),
         Some(1) => Err(Finding::inconclusive(
-            "two keys with one payload made one effect: put {{n}} or {{uuid}} into --body",
+            "two keys with one payload made one effect: put {{number}} or {{uuid}} into --body",
         )),
         Some(n) => Err(Finding::fail(format!(
             "two intents made {n} effects; or does somebody else use the API now?"

@@ -135,7 +135,7 @@ async fn a_key_that_an_exception_leaves_taken_is_found_without_a_hint() {
     let address = serve(not_idempotent::router(Fault::StuckAfterException)).await;
     let url = format!("{address}/payments");
     let only = ["--only", "key-after-error", "--busy-timeout", "1s"];
-    let args = [&url, "-d", r#"{"amount": {{n}}}"#, "--format", "json"];
+    let args = [&url, "-d", r#"{"amount": {{number}}}"#, "--format", "json"];
     let run = crate::fixture::probe(&[&args[..], &only].concat()).await;
     let case = run.case("key-after-error");
     assert_eq!((run.code, &case["outcome"]), (9, &"fail".into()), "{run:?}");
@@ -157,7 +157,7 @@ async fn without_a_count_most_faults_are_still_found() {
     ] {
         let address = serve(not_idempotent::router(fault)).await;
         let url = format!("{address}/payments");
-        let body = r#"{"amount": {{n}}}"#;
+        let body = r#"{"amount": {{number}}}"#;
         let run =
             crate::fixture::probe(&[&url, "-d", body, "--only", case, "--format", "json"]).await;
         assert_eq!(
@@ -173,7 +173,7 @@ async fn without_a_count_most_faults_are_still_found() {
 async fn without_a_count_an_effect_that_no_answer_names_is_no_pass() {
     let address = serve(not_idempotent::router(Fault::ForgetsOnDisconnect)).await;
     let url = format!("{address}/payments");
-    let body = r#"{"amount": {{n}}}"#;
+    let body = r#"{"amount": {{number}}}"#;
     let run = crate::fixture::probe(&[&url, "-d", body, "--late", "1s", "--format", "json"]).await;
     assert_eq!(run.code, 0, "{run:?}");
     assert_eq!(run.case("cut-before-answer")["outcome"], "inconclusive");

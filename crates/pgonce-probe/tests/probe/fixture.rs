@@ -91,7 +91,7 @@ pub(crate) fn everything_about(address: &str) -> Vec<String> {
     let words = [
         &format!("{address}/payments"),
         "--body",
-        r#"{"to": "bob", "amount": {{n}}}"#,
+        r#"{"to": "bob", "amount": {{number}}}"#,
         "--error-body",
         r#"{"amount": -1}"#,
         "--late",

@@ -80,7 +80,7 @@ async fn an_api_whose_answers_all_look_alike_proves_nothing() {
     let run = probe(&[
         &mute,
         "-d",
-        "{{n}}",
+        "{{number}}",
         "--skip",
         "replay-date,late-duplicate",
         "--format",
@@ -190,7 +190,7 @@ async fn a_count_that_cannot_be_read_is_reported_and_not_guessed() {
         (format!("{address}/count"), "no whole number"),
     ] {
         let url = format!("{address}/payments");
-        let body = r#"{"amount": {{n}}}"#;
+        let body = r#"{"amount": {{number}}}"#;
         let only = "different-keys,sequential-duplicate";
         let run = probe(&[
             &url,

@@ -69,7 +69,7 @@ async fn what_was_skipped_or_stayed_open_is_no_success_in_junit() {
     let run = probe(&[
         &url,
         "-d",
-        r#"{"amount": {{n}}}"#,
+        r#"{"amount": {{number}}}"#,
         "--only",
         "different-keys,cut-before-answer,other-principal",
         "--junit",
@@ -126,7 +126,7 @@ async fn a_secret_can_come_from_a_file_and_is_in_no_report() {
     let run = probe(&[
         &format!("{address}/payments"),
         "-d",
-        r#"{"amount": {{n}}}"#,
+        r#"{"amount": {{number}}}"#,
         "-H",
         &header,
         "--only",

@@ -46,7 +46,7 @@ async fn it_speaks_tls_with_those_it_trusts_and_with_nobody_else() {
     let args = [
         &url,
         "-d",
-        r#"{"amount": {{n}}}"#,
+        r#"{"amount": {{number}}}"#,
         "--count-url",
         &count,
         "--count-pointer",

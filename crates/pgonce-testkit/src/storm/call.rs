@@ -10,7 +10,7 @@ use crate::history::History;
 pub struct Call {
     /// What names the request: the idempotency key. The same over all attempts.
     pub intent: String,
-    /// What is preferred for.
+    /// What is asked for.
     pub payload: Value,
     /// The database's address, through the proxy that cuts. The same for all calls.
     pub url: String,

@@ -30,6 +30,9 @@ static DECIDE: Sql = Sql::seldom(
 /// Maximum time of a call that takes intents or records a decision.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Maximum time of a probe that can be set: what is taken is held for twice as long.
+const MAX_PROBE_TIMEOUT: Duration = Duration::from_secs(86_400);
+
 /// Finds leased work whose holder vanished, asks the probe of its contract, and does what the contract says: settles it,
 /// releases it for another attempt, gives it up, or leaves it to an operator. Made by [`Once::recovery`]. Any number of
 /// processes may run it.
@@ -137,9 +140,9 @@ impl<D: Driver> Recovery<D> {
         self
     }
 
-    /// Maximum time of one probe. Default: 5 seconds.
+    /// Maximum time of one probe, up to a day. Default: 5 seconds.
     pub fn probe_timeout(mut self, timeout: Duration) -> Self {
-        self.probe_timeout = timeout.max(Duration::from_millis(1));
+        self.probe_timeout = timeout.clamp(Duration::from_millis(1), MAX_PROBE_TIMEOUT);
         self
     }
 

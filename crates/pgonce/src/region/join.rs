@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::member::{ACTIVATE, BEAT, CONNECT, Known, Member, all_are_named, too_late};
+use super::member::{ACTIVATE, BEAT, CONNECT, Known, Member, all_are_named, deadline_of, too_late};
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
 use crate::error::Result;
@@ -59,7 +59,7 @@ pub async fn join<D: Driver>(
     others: &[Member<D>],
     timeout: Duration,
 ) -> Result<()> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline_of(timeout);
     let me = Known {
         id: id.into(),
         name: name.to_owned(),

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::member::{ACTIVATE, CONNECT, Known, Member, all_are_named};
+use super::member::{ACTIVATE, CONNECT, Known, Member, all_are_named, deadline_of};
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
 use crate::error::{Error, ErrorDetail, Result};
@@ -43,7 +43,7 @@ pub async fn leave<D: Driver>(
     itself: Option<&Member<D>>,
     timeout: Duration,
 ) -> Result<Option<SystemTime>> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline_of(timeout);
     let (gone, known) = all_known(name, survivors, itself, deadline).await?;
     let unknown_after = match itself {
         Some(itself) => {
@@ -75,7 +75,7 @@ pub async fn check_leave<D: Driver>(
     itself: Option<&Member<D>>,
     timeout: Duration,
 ) -> Result<()> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline_of(timeout);
     all_known(name, survivors, itself, deadline).await.map(drop)
 }
 

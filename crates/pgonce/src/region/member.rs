@@ -47,6 +47,14 @@ static PAGE: Sql = Sql::seldom(
 );
 static LAND: Sql = Sql::seldom("select n::text from pgonce._land_facts($1::jsonb) n");
 
+/// Maximum time of a command: what is much longer cannot be added to a clock.
+const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 86_400);
+
+/// When a command ends that may take so long.
+pub(super) fn deadline_of(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(MAX_TIMEOUT)
+}
+
 /// A database that is a region, or becomes one: connected as the owner of the schema, who may create subscriptions.
 #[derive(Debug, Clone)]
 pub struct Member<D: Driver> {
@@ -278,4 +286,14 @@ pub(super) fn too_late(what: &str, reason: &str) -> Error {
     );
     detail.detail = (!reason.is_empty()).then(|| reason.into());
     Error::Database(detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_timeout_has_a_deadline_too() {
+        assert!(deadline_of(Duration::MAX) > Instant::now());
+    }
 }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use super::member::{Known, Member, all_are_named};
+use super::member::{Known, Member, all_are_named, deadline_of};
 use super::{Mode, Rule};
 use crate::call::{Args, Sql};
 use crate::driver::Driver;
@@ -55,7 +53,7 @@ pub async fn define_rule<D: Driver>(
     rule: &Rule,
     timeout: Duration,
 ) -> Result<()> {
-    let deadline = Instant::now() + timeout;
+    let deadline = deadline_of(timeout);
     if let [single] = members
         && single.if_region(deadline).await?.is_none()
     {

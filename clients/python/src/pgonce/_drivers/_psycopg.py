@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from functools import lru_cache
 from typing import Any
 
 from psycopg import IsolationLevel
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from ..errors import Invalid
+from ..errors import Disconnected, Invalid
 from ._base import Driver, Params, Session, cut
 from ._params import named
 
@@ -22,111 +23,149 @@ _LEVELS = {
 }
 
 
-class _Shared(Session):
-    can_query_alone = True
+@lru_cache
+def _lent_kind(kind: Any) -> type[Any]:
+    """A kind of connection that sends nothing once its attempt has ended, when another one may have got the connection."""
 
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Whatever sends comes by here, that of cursors and blocks, too.
+        if self.attempt_ended:
+            raise Disconnected("the transaction of this attempt has ended")
+        return kind.wait(self, *args, **kwargs)
+
+    members = {"__slots__": ("attempt_ended",), "__module__": kind.__module__, "wait": wait}
+    return type(kind.__name__, (kind,), members)
+
+
+def _lend(connection: Any) -> Any:
+    """A connection of a pool as an attempt lends it to its work: another object with all of its state."""
+    lent: Any = object.__new__(_lent_kind(connection.__class__))
+    lent.__dict__ = connection.__dict__
+    lent.attempt_ended = False
+    return lent
+
+
+class _Shared(Session):
     def __init__(self, raw: Any, pool: Any = None) -> None:
         if raw.pgconn.pipeline_status != PipelineStatus.OFF:
             raise Invalid(
                 "the connection is in pipeline mode, in which no statement is answered before the next is sent",
                 hint="Call pgonce before or after `with conn.pipeline()`.",
             )
-        self.raw = raw
+        self.connection = raw
+        self.raw = raw if pool is None else _lend(raw)
         self.pool = pool
+        # In autocommit, where one statement commits by itself, these would not hold.
+        self.can_query_alone = (raw.isolation_level, raw.read_only, raw.deferrable) == (None, None, None)
         self.isolation_before: Any = UNSET
 
     def autocommits(self) -> bool:
-        return bool(self.raw.autocommit) and not self.in_transaction()
+        return bool(self.connection.autocommit) and not self.in_transaction()
 
     def in_transaction(self) -> bool:
-        status = self.raw.info.transaction_status
+        status = self.connection.info.transaction_status
         return status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
+    def is_idle(self) -> bool:
+        """Whether there is nothing to commit. Of a connection that is lost nobody knows."""
+        return bool(self.connection.info.transaction_status == TransactionStatus.IDLE)
+
+    def end_attempt(self) -> None:
+        """Work that outlives its attempt must not write into the next one."""
+        if self.pool is not None:
+            self.raw.attempt_ended = True
+
     def cut(self) -> None:
-        cut(self.raw)
+        cut(self.connection)
 
 
 class SyncSession(_Shared):
     def begin(self, isolation: str | None) -> None:
         # psycopg itself sends BEGIN before the first statement, and this level with it.
         if isolation:
-            self.isolation_before = self.raw.isolation_level
-            self.raw.set_isolation_level(_LEVELS[isolation])
+            self.isolation_before = self.connection.isolation_level
+            self.connection.set_isolation_level(_LEVELS[isolation])
 
     def query(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
-        with self.raw.cursor(row_factory=tuple_row) as cursor:
+        with self.connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(named(sql), params)
             return list(cursor.fetchall())
 
     def query_alone(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
-        before = self.raw.autocommit
-        self.raw.autocommit = True
+        before = self.connection.autocommit
+        self.connection.autocommit = True
         try:
             rows = self.query(sql, params)
         except Exception:
-            if not self.raw.closed:
-                self.raw.autocommit = before
+            if not self.connection.closed:
+                self.connection.autocommit = before
             raise
         # Not after an interrupt, when it cannot be changed, and the connection is not used again.
-        self.raw.autocommit = before
+        self.connection.autocommit = before
         return rows
 
     def commit(self) -> str:
-        if not self.in_transaction():
+        self.end_attempt()
+        if self.is_idle():
             return "COMMIT"
         # conn.commit() does not report the tag.
-        return str(self.raw.execute("commit", prepare=False).statusmessage)
+        return str(self.connection.execute("commit", prepare=False).statusmessage)
 
     def rollback(self) -> None:
-        self.raw.rollback()
+        self.end_attempt()
+        self.connection.rollback()
 
     def release(self, keep: bool) -> None:
+        self.end_attempt()
         if not keep:
-            self.raw.close()
+            self.connection.close()
         elif self.isolation_before is not UNSET:
-            self.raw.set_isolation_level(self.isolation_before)
+            self.connection.set_isolation_level(self.isolation_before)
         if self.pool is not None:
-            self.pool.putconn(self.raw)
+            self.pool.putconn(self.connection)
 
 
 class AsyncSession(_Shared):
     async def begin(self, isolation: str | None) -> None:
         if isolation:
-            self.isolation_before = self.raw.isolation_level
-            await self.raw.set_isolation_level(_LEVELS[isolation])
+            self.isolation_before = self.connection.isolation_level
+            await self.connection.set_isolation_level(_LEVELS[isolation])
 
     async def query(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
-        async with self.raw.cursor(row_factory=tuple_row) as cursor:
+        async with self.connection.cursor(row_factory=tuple_row) as cursor:
             await cursor.execute(named(sql), params)
             return list(await cursor.fetchall())
 
     async def query_alone(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
-        before = self.raw.autocommit
-        await self.raw.set_autocommit(True)
+        before = self.connection.autocommit
+        await self.connection.set_autocommit(True)
         try:
             rows = await self.query(sql, params)
         except Exception:
-            if not self.raw.closed:
-                await self.raw.set_autocommit(before)
+            if not self.connection.closed:
+                await self.connection.set_autocommit(before)
             raise
-        await self.raw.set_autocommit(before)
+        await self.connection.set_autocommit(before)
         return rows
 
     async def commit(self) -> str:
-        if not self.in_transaction():
+        self.end_attempt()
+        if self.is_idle():
             return "COMMIT"
-        return str((await self.raw.execute("commit", prepare=False)).statusmessage)
+        return str((await self.connection.execute("commit", prepare=False)).statusmessage)
 
     async def rollback(self) -> None:
-        await self.raw.rollback()
+        self.end_attempt()
+        await self.connection.rollback()
 
     async def release(self, keep: bool) -> None:
+        self.end_attempt()
         if not keep:
-            await self.raw.close()
+            await self.connection.close()
         elif self.isolation_before is not UNSET:
-            await self.raw.set_isolation_level(self.isolation_before)
+            await self.connection.set_isolation_level(self.isolation_before)
         if self.pool is not None:
-            await self.pool.putconn(self.raw)
+            await self.pool.putconn(self.connection)
 
 
 class SyncConnection(Driver):

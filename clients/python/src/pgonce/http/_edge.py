@@ -45,10 +45,13 @@ _TITLES = {
     "P4031": "Gone",
     "P4050": "Unprocessable Entity",
     "P4110": "Wrong region",
+    "body_too_large": "Payload Too Large",
     "22023": "Key unusable",
     "08006": "Database unavailable",
     "08007": "Not known",
 }
+# They have no body; and the length of a 304 would be that of another response.
+WITHOUT_LENGTH = (204, 304)
 _COME_BACK = "send the same request with the same key again"
 _TAG_BYTES = 33
 
@@ -371,7 +374,7 @@ def read_token(token: str) -> tuple[str, str, bytes] | None:
     try:
         client_key, operation, print_ = json.loads(_from_url_base64(token))
         return str(client_key), str(operation), _from_url_base64(print_)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 

@@ -13,7 +13,7 @@ from .._drivers import Driver
 from .._drivers._base import translate
 from ..errors import Busy, Error, Fenced, Gone, Invalid, PermanentFailure, TransientFailure, Uncertain
 from . import _edge
-from ._policy import Attempt, Policy, Request, Response
+from ._policy import DISPOSITIONS, Attempt, Policy, Request, Response
 
 log = logging.getLogger("pgonce.http")
 
@@ -28,6 +28,25 @@ class Unknown(Exception):
 
 class BrokenOff(Exception):
     """The handler raised after it had begun a response that says that it is done; the cause is what it raised."""
+
+
+def policy_raised(policy: Policy, error: Exception) -> Response:
+    """The response where a function of the policy raised."""
+    log.error("the policy raised", exc_info=error)
+    return _edge.internal(policy)
+
+
+def intent_of(request: Request, policy: Policy) -> Intent:
+    """The intent that a request names."""
+    try:
+        return _edge.intent_of(request, policy)
+    except _edge.Refused:
+        raise
+    except Exception as error:
+        raise _edge.Refused(policy_raised(policy, error)) from error
+
+
+_MAX_RETENTIONS = 1000
 
 
 class Retentions:
@@ -45,6 +64,8 @@ class Retentions:
             contract: Contract = yield from contract_of(driver, intent, options)
         except Error:
             return None
+        if len(self._known) >= _MAX_RETENTIONS:
+            self._known.clear()
         self._known[place] = (time.monotonic() + 2, contract.retention)
         return contract.retention
 
@@ -109,6 +130,10 @@ class Exchange:
         policy = self.policy
         keep_for = _edge.take_words(response, attempt)
         chosen = _edge.disposition_of(response, policy, attempt.disposition, attempt._begun)
+        if chosen not in DISPOSITIONS:
+            # The handler's own response would say that what is not kept has happened.
+            log.error("a disposition is %r, none of %s", chosen, ", ".join(DISPOSITIONS))
+            response, chosen = _edge.internal(policy), "unknown"
         if len(response.body) > policy.max_response:
             log.error("a response of %d bytes is too large to be kept", len(response.body))
             response = _edge.too_large_to_keep(policy, chosen)
@@ -135,13 +160,19 @@ class Exchange:
 
     def ended(self, done: Done) -> Response:
         if done.replayed or self.live is None:
-            return _edge.replay(self.policy, self.request, done.answer, None)
+            return self._replay(done.answer, None)
         return self.live
+
+    def _replay(self, answer: Any, failure: PermanentFailure | None) -> Response:
+        try:
+            return _edge.replay(self.policy, self.request, answer, failure)
+        except Exception as error:
+            return policy_raised(self.policy, error)
 
     def failed(self, error: Exception) -> Response:
         """The response that fits the end of the run: the handler's own only where this run made it."""
         if isinstance(error, PermanentFailure) and error.replayed:
-            return _edge.replay(self.policy, self.request, error.answer, error)
+            return self._replay(error.answer, error)
         if isinstance(error, (Forgotten, Unknown, PermanentFailure, TransientFailure)) and self.live is not None:
             return self.live
         known = translate(error)
@@ -161,6 +192,13 @@ def status(driver: Driver, policy: Policy, request: Request, token: str) -> Step
 
     Who asks is read from this request: with another principal the same token finds nothing.
     """
+    try:
+        return (yield from _look_at(driver, policy, request, token))
+    except Exception as error:
+        return policy_raised(policy, error)
+
+
+def _look_at(driver: Driver, policy: Policy, request: Request, token: str) -> Steps[Response]:
     found = _edge.read_token(token)
     if found is None:
         return _edge.not_under_way(policy)

@@ -11,7 +11,7 @@ from .._intent import Intent, Options
 from .._steps import drive_async
 from ..aio import Command, Lease, LeaseCommand, Tx
 from . import _edge
-from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, status
+from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, intent_of, status
 from ._policy import Attempt, Policy, Request, Response
 
 Scope = MutableMapping[str, Any]
@@ -52,7 +52,7 @@ class IdempotencyMiddleware:
             request = await _read(scope, receive, policy)
             if request is None:
                 return
-            intent = _edge.intent_of(request, policy)
+            intent = intent_of(request, policy)
         except _edge.Refused as refused:
             await _send(send, refused.response)
             return
@@ -96,7 +96,7 @@ class IdempotencyMiddleware:
 
     async def _handle(self, scope: Scope, exchange: Exchange, held: Any, attempt: Attempt) -> None:
         try:
-            response = await _call(self.app, {**scope, "pgonce": attempt}, exchange.request.body)
+            response = await _call(self.app, _inner(scope, attempt), exchange.request.body)
         except Exception as error:
             response = exchange.crashed(error, attempt)
         exchange.judge(held, attempt, response)
@@ -127,6 +127,12 @@ def _path(scope: Scope) -> str:
     """The path that the client sent, undecoded where the server says it."""
     path: str = scope.get("raw_path", b"").decode("latin-1") or scope["path"]
     return path.partition("?")[0]
+
+
+def _inner(scope: Scope, attempt: Attempt) -> Scope:
+    """The scope of the handler. Extensions are other ways to send a response than those that are recorded; that of TLS only informs."""
+    extensions = {name: value for name, value in (scope.get("extensions") or {}).items() if name == "tls"}
+    return {**scope, "pgonce": attempt, "extensions": extensions}
 
 
 async def _call(app: App, scope: Scope, body: bytes) -> Response:
@@ -167,6 +173,7 @@ async def _call(app: App, scope: Scope, body: bytes) -> Response:
 
 async def _send(send: Send, response: Response) -> None:
     headers = [(name.encode("latin-1"), value) for name, value in response.headers if name != "content-length"]
-    headers.append((b"content-length", str(len(response.body)).encode()))
+    if response.status not in _edge.WITHOUT_LENGTH:
+        headers.append((b"content-length", str(len(response.body)).encode()))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})

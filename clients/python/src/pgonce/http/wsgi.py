@@ -13,7 +13,7 @@ from .._steps import drive
 from .._sync import Command, Tx
 from .._sync_lease import Lease, LeaseCommand
 from . import _edge
-from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, status
+from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, intent_of, status
 from ._policy import Attempt, Policy, Request, Response
 
 Environ = dict[str, Any]
@@ -45,7 +45,7 @@ class WsgiIdempotencyMiddleware:
             return self.app(environ, start_response)
         try:
             request = _read(environ, policy)
-            intent = _edge.intent_of(request, policy)
+            intent = intent_of(request, policy)
         except _edge.Refused as refused:
             return _send(start_response, refused.response)
         return _send(start_response, self._respond(environ, request, intent, policy))
@@ -168,7 +168,8 @@ def _call(app: App, environ: Environ, body: bytes) -> Response:
 
 def _send(start_response: StartResponse, response: Response) -> Iterable[bytes]:
     headers = [(name, value.decode("latin-1")) for name, value in response.headers if name != "content-length"]
-    headers.append(("content-length", str(len(response.body))))
+    if response.status not in _edge.WITHOUT_LENGTH:
+        headers.append(("content-length", str(len(response.body))))
     try:
         phrase = HTTPStatus(response.status).phrase
     except ValueError:

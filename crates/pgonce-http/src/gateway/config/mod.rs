@@ -10,6 +10,7 @@ pub(crate) mod values;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::ServerConfig;
 
@@ -89,6 +90,11 @@ impl Config {
     /// What is logged, and how.
     pub fn log(&self) -> &Log {
         &self.tables.log
+    }
+
+    /// Maximum time to finish what is in progress when it is asked to stop.
+    pub fn drain_timeout(&self) -> Duration {
+        self.tables.listen.drain_timeout.0
     }
 
     /// How much is in it.

@@ -114,7 +114,7 @@ pub(crate) enum KeyedOnPass {
 }
 
 /// Where the database is, and how it is used. The address itself is never in the file.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Database {
     url_env: Option<Spanned<String>>,
