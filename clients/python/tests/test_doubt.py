@@ -260,7 +260,7 @@ def test_a_database_that_is_away_for_longer_than_the_lease_is_waited_for(db: Dat
 
 @pytest.fixture
 def short_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A silent connection is given up after a third of the lease, and not after two seconds at least."""
+    """A silent connection is given up after a third of the lease, which a busy machine needs, not after two seconds at least."""
     monkeypatch.setattr("pgonce._steps.MIN_LIMIT", 0.1)
 
 
@@ -284,12 +284,12 @@ def test_a_connection_that_falls_silent_does_not_keep_the_end_of_the_work_from_i
             return "done outside"
 
         if function == "block":
-            block = api.command("lease", api.source, "s", "k", REQUEST, length=1.5)
+            block = api.command("lease", api.source, "s", "k", REQUEST, length=3)
             held = await api.enter(block)
             held.succeed(await work(held))
             await api.leave(block)
         else:
-            held = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=1.5)
+            held = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=3)
         assert held.answer == "done outside"
 
     with_api(kind, db.cut_dsn, test)
@@ -303,7 +303,7 @@ def test_writes_under_a_fence_whose_connection_falls_silent_end_in_time(
     db: Database, short_limits: None, kind: str, action: str
 ) -> None:
     async def test(api: Api) -> None:
-        block = api.command("lease", api.source, "s", "k", REQUEST, length=1.5)
+        block = api.command("lease", api.source, "s", "k", REQUEST, length=3)
         writes = (await api.enter(block)).begin()
         tx = await api.enter(writes)
         await api.execute(tx.conn, INSERT)
@@ -323,7 +323,7 @@ def test_writes_under_a_fence_whose_connection_falls_silent_end_in_time(
 @pytest.mark.parametrize("kind", SYNC + ASYNC)
 def test_a_release_whose_connection_falls_silent_ends_in_time(db: Database, short_limits: None, kind: str) -> None:
     async def test(api: Api) -> None:
-        block = api.command("lease", api.source, "s", "k", REQUEST, length=1.5)
+        block = api.command("lease", api.source, "s", "k", REQUEST, length=3)
         held = await api.enter(block)
         db.proxy.faults.append(Fault("select 'done' from pgonce.release", "silence"))
         with pytest.raises(pgonce.Uncertain):
@@ -353,7 +353,7 @@ def test_writes_under_a_fence_whose_opening_falls_silent_end_in_time(
             tx.succeed(7)
             await api.leave(writes)
 
-        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=1.5, renew=False)
+        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=3, renew=False)
         assert done.answer == 7
 
     with_api(kind, db.cut_dsn, test)
@@ -391,7 +391,7 @@ def test_a_connection_that_falls_silent_does_not_keep_back_what_became_of_work_t
             db.proxy.faults += [Fault(pattern, "silence"), again]
             return "old"
 
-        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=1.5)
+        done = await api.work("lease", api.source, "s", "k", REQUEST, do=work, length=3)
         assert (done.answer, done.replayed) == ("new", True)
 
     with_api(kind, db.cut_dsn, test)
@@ -425,7 +425,7 @@ def test_a_pool_that_asks_a_silent_connection_whether_it_works_does_not_hold_up_
     check = psycopg_pool.ConnectionPool.check_connection
     with psycopg_pool.ConnectionPool(db.cut_dsn, min_size=1, max_size=2, check=check) as pool:
         # The others are new, and are not asked for a while.
-        assert lease(pool, "s", "k", REQUEST, work, length=1.5).answer == 1
+        assert lease(pool, "s", "k", REQUEST, work, length=3).answer == 1
     assert (len(db.proxy.struck), db.value(STATUS)) == (1, "succeeded")
 
 
@@ -464,7 +464,7 @@ def test_a_renewal_that_hangs_holds_up_neither_the_end_of_the_work_nor_the_loss_
     async def test(api: Api) -> None:
         started = asyncio.get_running_loop().time()
         try:
-            async with aio.lease(api.source, "s", "k", REQUEST, length=1.5 if end == "is lost" else 9) as held:
+            async with aio.lease(api.source, "s", "k", REQUEST, length=3 if end == "is lost" else 9) as held:
                 while not db.proxy.struck or end == "is lost":
                     await asyncio.sleep(0.01)
                 held.succeed(1)

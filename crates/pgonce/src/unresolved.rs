@@ -20,34 +20,23 @@ impl UnresolvedCommit {
 
     /// What to end with: that the last try did nothing says nothing about the one before.
     pub(crate) fn or(self, error: Error) -> Error {
-        // The one who holds it, or had the key with another request, came after work that the outside world may have seen.
-        if let (
-            Some(why),
-            Error::Disconnected(_)
-            | Error::Database(_)
-            | Error::Cancelled
-            | Error::Busy { .. }
-            | Error::LostRace(_)
-            | Error::Fenced(_)
-            | Error::Conflict(_),
-        ) = (&self.ran, &error)
-        {
-            return Error::Uncertain(why.clone());
-        }
-        match (self.lost, error) {
-            // What is stored about the intent resolves it. Nothing else does: the holder
-            // (busy) or was faster (lost race, fenced) may be that very try, still committing.
+        match (self.ran, self.lost, error) {
+            // What is stored about the intent resolves it. Nothing else does: the holder (busy) or was faster (lost race,
+            // fenced) may be that very try, still committing, and a claim may be refused (region, contract) before it is seen.
             (
-                Some(why),
-                Error::Disconnected(_)
-                | Error::Cancelled
-                | Error::Busy { .. }
-                | Error::Database(_)
-                | Error::LostRace(_)
-                | Error::Fenced(_)
-                | Error::Work(_),
-            ) => Error::Uncertain(why),
-            (_, error) => error,
+                ..,
+                error @ (Error::Refused(_)
+                | Error::Failed(_)
+                | Error::Gone(_)
+                | Error::Uncertain(_)
+                | Error::Answer(_)
+                | Error::Sealed(_)),
+            )
+            | (None, None, error)
+            // Leased work ran after that.
+            | (Some(_), None, error @ Error::Work(_)) => error,
+            // The one who holds it, or had the key with another request, came after work that the outside world may have seen.
+            (Some(why), ..) | (None, Some(why), _) => Error::Uncertain(why),
         }
     }
 }
@@ -74,6 +63,10 @@ mod tests {
         for error in [
             Error::LostRace(problem()),
             Error::Fenced(problem()),
+            Error::Conflict(problem()),
+            Error::WrongRegion(problem()),
+            Error::Invalid(problem()),
+            Error::Schema(problem()),
             Error::Cancelled,
         ] {
             assert!(matches!(end(error), Error::Uncertain(_)));
@@ -95,8 +88,15 @@ mod tests {
             retry_after: Duration::ZERO,
             accepted: false,
         };
-        let problem = ErrorDetail::new("P4002", "the key was used with another request", "");
-        for error in [busy, Error::Conflict(problem), Error::Cancelled] {
+        let problem = || ErrorDetail::new("P4002", "the key was used with another request", "");
+        for error in [
+            busy,
+            Error::Conflict(problem()),
+            Error::WrongRegion(problem()),
+            Error::Invalid(problem()),
+            Error::Schema(problem()),
+            Error::Cancelled,
+        ] {
             assert!(matches!(end(error), Error::Uncertain(_)));
         }
         let refused = Error::Refused(Failure::permanent("no", "not this one"));

@@ -205,6 +205,60 @@ async fn what_an_operator_lets_send_again_is_not_failed_by_the_try_before() {
 }
 
 #[tokio::test]
+async fn what_a_look_up_found_says_nothing_against_a_later_try() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let first = take(&world.once, "k").await.fence();
+    let send = |fence| {
+        format!(
+            "select effect_key::text from pgonce.external_send('orders.create', 'k', {fence}, 'charge', 'bank', '\\x01')"
+        )
+    };
+    let effect = see.text(&send(first)).await;
+    let sent_at = see
+        .text("select sent_at::text from pgonce.external_call")
+        .await;
+    see.run(&format!(
+        "select pgonce.intervene('release', 'orders.create', 'k', 'test', true); \
+         select pgonce.external_settle('{effect}', 'resend', 'it is not in the book', true)"
+    ))
+    .await;
+    let found = format!(
+        "select pgonce.external_observe('bank', 'failed', '{effect}', p_source => 'look_up', p_sent_at => '{sent_at}')"
+    );
+    assert_eq!(see.text(&found).await, "no_call");
+    assert_eq!(status(see, "k").await, "requested");
+    let second = take(&world.once, "k").await.fence();
+    assert_eq!(see.text(&send(second)).await, effect);
+    assert_eq!(see.text(&found).await, "no_call");
+    let confirmed = format!(
+        "select action from pgonce.external_record('orders.create', 'k', {second}, 'charge', 'confirmed')"
+    );
+    assert_eq!(see.text(&confirmed).await, "done");
+}
+
+#[tokio::test]
+async fn a_late_record_that_nothing_was_sent_does_not_free_the_next_try_of_its_fence() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    let fence = take(&world.once, "k").await.fence();
+    let call = |name, more: &str, send| {
+        format!(
+            "select action from pgonce.{name}('orders.create', 'k', {fence}, 'charge', {more}, p_send => '{send}')"
+        )
+    };
+    let (first, second) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
+    let send = |id| call("external_send", "'bank', '\\x01'", id);
+    let unsent = call("external_record", "'not_sent'", first);
+    assert_eq!(see.text(&send(first)).await, "send");
+    assert_eq!(see.text(&unsent).await, "wait");
+    assert_eq!(see.text(&send(second)).await, "send");
+    see.run(&unsent).await;
+    assert_eq!(status(see, "k").await, "sent");
+    assert_eq!(see.text(&send(uuid::Uuid::new_v4())).await, "unknown");
+}
+
+#[tokio::test]
 async fn a_report_stores_no_more_than_the_policy_of_its_provider() {
     for (storage, kept) in [
         (Storage::redacted(["card"]), true),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pgonce::driver::Driver;
+use pgonce::outbox::Outcome;
 use pgonce::retry::Class;
 use pgonce::{Error, Result};
 use tokio::time::Instant;
@@ -54,6 +55,12 @@ impl<D: Driver, S: Sink> Engine<D, S> {
                         failed = failed.and(Err(error));
                     }
                     Err(error) => {
+                        // It may be written: a failure would count twice. One that is not comes due again.
+                        if settlement.cursor.is_none() {
+                            settlement
+                                .outcomes
+                                .retain(|(_, what)| *what == Outcome::Sent);
+                        }
                         if error.class() != Class::ClaimAgain {
                             unsettled.at = Instant::now() + REFUSED_PAUSE;
                         }

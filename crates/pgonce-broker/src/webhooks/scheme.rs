@@ -175,7 +175,8 @@ impl Scheme {
         self
     }
 
-    /// The message id is in this header.
+    /// The message id is in this header, which the signature does not cover: who has one request can send it again under another
+    /// id. Where the body has an id, [`Scheme::id_pointer`] is safe.
     #[must_use]
     pub fn id_header(mut self, name: &str) -> Self {
         if let Kind::Hmac { id, .. } = &mut self.kind {

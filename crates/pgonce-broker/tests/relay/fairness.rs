@@ -1,13 +1,13 @@
 //! One event, one subject or one outage delays nobody else, and ends no relay.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pgonce::outbox::{Message, Subscription};
 use pgonce_broker::{Delivery, Relay, Sink};
 use pgonce_testkit::wait_until;
-use pgonce_tests::{Cutter, Observer};
+use pgonce_tests::{Cut, Cutter, Observer};
 use tokio::io::copy;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
@@ -278,6 +278,31 @@ async fn dead_connections_do_not_hold_a_relay_for_as_long_as_its_lease() {
     fixture.sink.wait_for(20).await;
     fixture.sink.check();
     running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failure_whose_record_lost_its_reply_counts_once() {
+    let short = Duration::from_millis(5);
+    let subscription = Subscription::new("c").max_attempts(3).backoff(short, short);
+    let fixture = Fixture::with(subscription).await;
+    let cutter = Cutter::in_front_of(fixture.world.server.port()).await;
+    cutter.arm("strange try 2", Cut::Reply);
+    let tries = AtomicU64::new(0);
+    fixture.sink.script(move |_| {
+        let number = tries.fetch_add(1, Ordering::SeqCst) + 1;
+        (number < 3).then(|| Delivery::Retry {
+            reason: format!("strange try {number}"),
+            after: Duration::ZERO,
+        })
+    });
+    let url = cutter.url_for(fixture.world.database());
+    let running = Running::start(relay_to(&url, fixture.sink.clone()));
+    fixture.publish(1, 1, 1).await;
+    fixture.sink.wait_for(1).await;
+    assert!(!cutter.is_armed());
+    running.stop().await.unwrap();
+    let parked = "select count(*) from pgonce.parked";
+    assert_eq!(fixture.world.see.number(parked).await, 0);
 }
 
 /// Carries until it is frozen; then it is silent.

@@ -1,18 +1,21 @@
 -- pgonce.external_observe(p_provider, p_outcome, p_effect_key, p_reference, p_event_id, p_response, p_answer, p_code, p_message,
---          p_source, p_tenant): takes in what a provider says about a call, by webhook or when it is asked.
+--          p_source, p_tenant, p_sent_at): takes in what a provider says about a call, by webhook or when it is asked.
 -- answers  applied; known: it was decided so before, or the event came before; disputed: it was decided otherwise before, which
 --          stays, and an operator sees it; waiting: no call has this key or reference yet, the event is kept until one has it;
---          no_call: there is none, and nothing was kept
+--          no_call: there is none, or it was sent again since, and nothing was kept
 -- locks    the reference, the intent's row and the call's
 -- writes   the event; the call; where the call's outcome is that of the command and nobody is at work on it, the command, with
 --          p_answer
 -- raises   22023 bad input; P4050 the event's id came before with another outcome; 25000 there is a reference, and the transaction
 --          is not READ COMMITTED: it would not see the call that got it meanwhile
--- note     verify who sent a webhook first. p_response is kept as it is given
+-- note     verify who sent a webhook first. p_response is kept as it is given. p_sent_at, as pgonce.external_due answers it, is for
+--          what a look-up found: that it failed says nothing about a try that was sent, or allowed by an operator, since then
 -- example  select pgonce.external_observe('bank', 'confirmed', p_reference => 'ch_8', p_event_id => 'evt_1');
+drop function if exists pgonce.external_observe(text, text, uuid, text, text, jsonb, jsonb, text, text, text, text);
 create or replace function pgonce.external_observe(p_provider text, p_outcome text, p_effect_key uuid default null,
     p_reference text default null, p_event_id text default null, p_response jsonb default null, p_answer jsonb default null,
-    p_code text default null, p_message text default null, p_source text default 'webhook', p_tenant text default '')
+    p_code text default null, p_message text default null, p_source text default 'webhook', p_tenant text default '',
+    p_sent_at timestamptz default null)
 returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -64,7 +67,8 @@ begin
       where i.tenant = v_call.tenant and i.scope = v_call.scope and i.key = v_call.key for no key update;
     select c.* into v_call from pgonce.external_call c
      where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key for update;
-    if not found then
+    if not found or p_outcome collate "C" = 'failed' and p_sent_at is not null
+       and (v_call.status = 'requested' or v_call.sent_at is distinct from p_sent_at) then
         return 'no_call';
     end if;
     v_result := pgonce._external_decide(v_call, p_outcome::pgonce.external_status, p_reference, p_response, p_answer, p_code,

@@ -1,5 +1,5 @@
--- pgonce.external_record(p_scope, p_key, p_fence, p_step, p_outcome, p_reference, p_response, p_code, p_message, p_tenant):
---          records how a call that pgonce.external_send allowed ended.
+-- pgonce.external_record(p_scope, p_key, p_fence, p_step, p_outcome, p_reference, p_response, p_code, p_message, p_tenant,
+--          p_send): records how a call that pgonce.external_send allowed ended.
 -- answers  one row as pgonce.external_send does: done, failed, unknown, or wait (not_sent: send it again later); fenced: it is
 --          recorded, and this fence does not hold the intent any more: stop. A report of the provider that came before the
 --          answer may have decided more
@@ -11,13 +11,15 @@
 -- note     p_outcome: confirmed; failed, where the provider said that it did not and will not happen; not_sent, where the
 --          provider cannot have acted; unknown for everything else. A call that was sent before is not freed by not_sent. What a
 --          provider said stays true after a takeover. Where the step was sent again since, or an operator said so, only
---          that it happened, or its reference: how the other try ends is not known from this one
+--          that it happened, or its reference: how the other try ends is not known from this one. p_send, as it was given to
+--          pgonce.external_send, names the try, also among those under one fence
 -- example  select fence from pgonce.claim('pay', 'order-2', '\x5e88', '30 seconds') \gset
 --          select from pgonce.external_send('pay', 'order-2', :fence, 'charge', 'bank', '\x01');
 --          select action from pgonce.external_record('pay', 'order-2', :fence, 'charge', 'confirmed', 'ch_7', '{"ok": true}');
+drop function if exists pgonce.external_record(text, text, bigint, text, text, text, jsonb, text, text, text);
 create or replace function pgonce.external_record(p_scope text, p_key text, p_fence bigint, p_step text, p_outcome text,
     p_reference text default null, p_response jsonb default null, p_code text default null, p_message text default null,
-    p_tenant text default '')
+    p_tenant text default '', p_send uuid default null)
 returns pgonce.external_step
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -59,7 +61,8 @@ begin
                then left(format('unknown, reference %s before %s, by response', c.reference, p_reference), 3000) else c.disputed end
          where c.tenant = v_call.tenant and c.effect_key = v_call.effect_key and c.reference is distinct from p_reference collate "C";
     end if;
-    if p_outcome collate "C" <> 'confirmed' and (v_call.fence > p_fence or v_late and v_call.status = 'requested') then
+    if p_outcome collate "C" <> 'confirmed' and (v_call.fence > p_fence or v_late and v_call.status = 'requested'
+       or v_call.status in ('requested', 'sent') and v_call.send_id is distinct from coalesce(p_send, v_call.send_id)) then
         null;
     elsif p_outcome in ('confirmed', 'failed') then
         perform pgonce._external_decide(v_call, p_outcome::pgonce.external_status, p_reference, p_response, null, p_code,

@@ -29,7 +29,7 @@ static SEND: Sql = Sql::kept(
 static RECORD: Sql = Sql::kept(
     "select action, effect_key::text, status, reference, response::text, failure_code, failure_message, \
      pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint::text, sends::text \
-     from pgonce.external_record($1, $2, $3::text::bigint, $4, $5, $6, $7, $8, $9, $10)",
+     from pgonce.external_record($1, $2, $3::text::bigint, $4, $5, $6, $7, $8, $9, $10, $11::text::uuid)",
 );
 
 /// Minimum time for which the record of a response is tried, also when the lease is over: what the provider said is true
@@ -119,11 +119,13 @@ impl<D: Driver> External<'_, D> {
         let mut asked = false;
         loop {
             fault_point!("external.before_send");
-            let next = self.send(&step, provider, &request).await?;
+            // After a lost reply the same try may still go ahead, and its record is that of no other.
+            let send = Uuid::new_v4().to_string();
+            let next = self.send(&step, provider, &request, &send).await?;
             return match next.action.as_str() {
                 "send" => {
                     fault_point!("external.sent");
-                    self.call_out(&step, provider, &request, next).await
+                    self.call_out(&step, provider, &request, next, &send).await
                 }
                 "wait" => {
                     let pause = next.retry_after.unwrap_or_default();
@@ -143,13 +145,17 @@ impl<D: Driver> External<'_, D> {
         }
     }
 
-    async fn send<P: Provider>(&self, step: &Step, provider: &P, request: &Value) -> Result<Next> {
+    async fn send<P: Provider>(
+        &self,
+        step: &Step,
+        provider: &P,
+        request: &Value,
+        send: &str,
+    ) -> Result<Next> {
         let (once, intent) = (self.lease.once(), self.lease.intent());
         let storage = provider.store_request();
         let digest = storage.digest(request)?;
         let mut kept = stored(&storage, once.keys(), intent, Some(request))?;
-        // After a lost reply the same try may still go ahead.
-        let send = Uuid::new_v4().to_string();
         let mut tries = self.lease.tries();
         loop {
             let args = self
@@ -158,7 +164,7 @@ impl<D: Driver> External<'_, D> {
                 .bytes(&digest)
                 .json(kept.as_deref())
                 .bool(step.decides)
-                .text(send.as_str())
+                .text(send)
                 .text(intent.tenant_name());
             match once.caller().write(&SEND, args).await {
                 Ok(rows) => return Next::read(rows.one()?, &step.name, intent.tenant_name()),
@@ -182,6 +188,7 @@ impl<D: Driver> External<'_, D> {
         provider: &P,
         request: &Value,
         next: Next,
+        send: &str,
     ) -> Result<Reply> {
         let mut call = pin!(timeout(step.timeout, provider.call(&next.effect, request)));
         let (answer, lost) = match self.lease.renew_while(call.as_mut()).await {
@@ -192,7 +199,7 @@ impl<D: Driver> External<'_, D> {
         let answer = answer
             .unwrap_or_else(|_| Err(CallError::unknown("the provider did not answer in time")));
         fault_point!("external.answered");
-        let recorded = self.record(step, provider, &answer).await;
+        let recorded = self.record(step, provider, &answer, send).await;
         if let Some(error) = lost {
             if let Err(error) = recorded {
                 tracing::warn!(%error, effect = %next.effect, "a late response was not recorded");
@@ -214,6 +221,7 @@ impl<D: Driver> External<'_, D> {
         step: &Step,
         provider: &P,
         answer: &Result<Reply, CallError>,
+        send: &str,
     ) -> Result<Next> {
         let (once, intent) = (self.lease.once(), self.lease.intent());
         let why_text;
@@ -256,7 +264,8 @@ impl<D: Driver> External<'_, D> {
                 .json(kept.as_deref())
                 .text(code)
                 .text(message)
-                .text(intent.tenant_name());
+                .text(intent.tenant_name())
+                .text(send);
             let written = timeout(RECORD_FOR / 3, once.caller().write(&RECORD, args)).await;
             let written = written.unwrap_or_else(|_| {
                 let why = "the database did not answer in time";

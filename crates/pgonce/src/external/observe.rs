@@ -13,7 +13,8 @@ use crate::once::Once;
 use crate::seal;
 
 static OBSERVE: Sql = Sql::kept(
-    "select pgonce.external_observe($1, $2, $3::text::uuid, $4, $5, $6, $7, $8, $9, $10, $11)",
+    "select pgonce.external_observe($1, $2, $3::text::uuid, $4, $5, $6, $7, $8, $9, $10, $11, \
+     timestamptz 'epoch' operator(pg_catalog.+) ($12::text::bigint operator(pg_catalog.*) interval '1 microsecond'))",
 );
 
 /// A provider's report about a call.
@@ -35,6 +36,7 @@ pub struct Report {
     effect_key: Option<String>,
     event_id: Option<String>,
     tenant: String,
+    sent_at: Option<String>,
 }
 
 /// What a report changed.
@@ -64,6 +66,7 @@ impl Report {
             effect_key: None,
             event_id: None,
             tenant: String::new(),
+            sent_at: None,
         }
     }
 
@@ -100,6 +103,12 @@ impl Report {
     /// The provider's id of the event: it counts once, and is kept until a call has its key or reference. Default: none.
     pub fn event_id(mut self, id: impl Into<String>) -> Self {
         self.event_id = Some(id.into());
+        self
+    }
+
+    /// The try that a look-up is about, by when it was sent.
+    pub(super) fn sent_at(mut self, micros: Option<String>) -> Self {
+        self.sent_at = micros;
         self
     }
 
@@ -174,7 +183,8 @@ impl<D: Driver> Once<D> {
                 .text(code)
                 .text(message)
                 .text(source)
-                .text(intent.map_or(report.tenant.as_str(), Intent::tenant_name));
+                .text(intent.map_or(report.tenant.as_str(), Intent::tenant_name))
+                .text(report.sent_at.as_deref());
             let error = match self.caller().write(&OBSERVE, args).await {
                 Ok(rows) => break rows.one()?,
                 Err(error) => error,

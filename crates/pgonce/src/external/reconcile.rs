@@ -18,8 +18,8 @@ use crate::intent::Intent;
 use crate::once::Once;
 
 static DUE: Sql = Sql::kept(
-    "select tenant, scope, key, pg_catalog.encode(fingerprint, 'hex'), step, effect_key::text, reference, looks::text \
-     from pgonce.external_due($1, $2::text::integer, $3::text::interval)",
+    "select tenant, scope, key, pg_catalog.encode(fingerprint, 'hex'), step, effect_key::text, reference, \
+     (extract(epoch from sent_at) operator(pg_catalog.*) 1000000)::bigint::text from pgonce.external_due($1, $2::text::integer, $3::text::interval)",
 );
 
 /// Minimum time limit for taking calls that are due.
@@ -70,6 +70,8 @@ impl<D: Driver> Once<D> {
 
 struct Due {
     effect: Effect,
+    /// In microseconds.
+    sent_at: Option<String>,
     /// `None` where its command is gone or cannot be read.
     intent: Option<Intent>,
 }
@@ -180,6 +182,7 @@ impl<D: Driver, P: Provider> Reconciler<D, P> {
             return false;
         };
         let report = report.effect_key(&effect.key).tenant(&effect.tenant);
+        let report = report.sent_at(due.sent_at.clone());
         let observe = self
             .once
             .observe_for(&self.provider, report, due.intent.as_ref(), "look_up");
@@ -207,6 +210,7 @@ fn read_due(mut row: Row) -> Result<Due> {
         tenant: tenant.clone(),
         sends: 0,
     };
+    let sent_at = row.opt_text();
     // Without its command a call is looked up all the same; only less of the response is stored.
     let intent = fingerprint.and_then(|hex| {
         intent_of(&hex, scope, key, tenant)
@@ -215,7 +219,11 @@ fn read_due(mut row: Row) -> Result<Due> {
             )
             .ok()
     });
-    Ok(Due { effect, intent })
+    Ok(Due {
+        effect,
+        sent_at,
+        intent,
+    })
 }
 
 fn intent_of(hex: &str, scope: String, key: String, tenant: String) -> Result<Intent> {
