@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use pgonce::retry::Class;
 use pgonce::{Error, ErrorDetail, migrate};
 
 use crate::output::{Format, has_color, printable};
@@ -80,9 +81,20 @@ impl CliError {
         (&self.what, self.code.as_deref().unwrap_or_default())
     }
 
-    /// Whether it is the database that is away, or not migrated yet: waiting helps.
+    /// Whether it is the database that is away, or not migrated yet, or refuses for the moment only: waiting helps.
     pub(crate) fn may_pass(&self) -> bool {
-        [NO_DATABASE, OUTDATED, UNCERTAIN].contains(&self.exit)
+        [NO_DATABASE, OUTDATED, UNCERTAIN].contains(&self.exit) || self.is_transient()
+    }
+
+    /// Whether the database is away, or refuses for the moment only, as where a statement is cancelled. A wrong password, or a
+    /// schema that does not fit, stays.
+    pub(crate) fn is_transient(&self) -> bool {
+        let (_, code) = self.words();
+        let class = pgonce::retry::classify(code);
+        matches!(class, Class::Retry | Class::RetryAfterDelay)
+            || code == "57014"
+            || code.starts_with("08")
+            || code.starts_with("57P0")
     }
 
     /// The same, with a code.

@@ -10,12 +10,6 @@ use crate::exit::{CliError, Result};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Whether it is the database that is away. A wrong password, or a schema that does not fit, ends a command of its own at once.
-pub(crate) fn is_away(error: &CliError) -> bool {
-    let (_, code) = error.words();
-    code == "53300" || code.starts_with("08") || code.starts_with("57P0")
-}
-
 /// Tries until the database answers, with growing pauses; nothing when stopped before. `shown` gets what is waited for, and
 /// nothing when that is over.
 pub(crate) async fn until_answered<T, F: Future<Output = Result<T>>>(
@@ -44,6 +38,27 @@ pub(crate) async fn until_answered<T, F: Future<Output = Result<T>>>(
         tokio::select! {
             () = stop.cancelled() => return Ok(None),
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(MAX_PAUSE),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::FAILED;
+
+    #[test]
+    fn what_may_pass_ends_no_daemon_at_its_start() {
+        let is_transient = |code| CliError::new(FAILED, "x", "y").coded(code).is_transient();
+        for code in [
+            "08006", "57P03", "53300", "57014", "55P03", "40001", "40P01", "25006",
+        ] {
+            assert!(is_transient(code), "{code}");
+        }
+        for code in [
+            "28P01", "3D000", "42501", "42704", "22023", "P4101", "P4104",
+        ] {
+            assert!(!is_transient(code), "{code}");
         }
     }
 }

@@ -22,7 +22,6 @@ use crate::prometheus;
 use crate::relay::admin::{Admin, Consuming};
 use crate::relay::{log, serve::serve_admin};
 use crate::signals::Signals;
-use crate::starting::is_away;
 
 /// Maximum pause before a source that cannot be reached at the start is tried again.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -94,7 +93,7 @@ pub(super) async fn run(config: Config, address: Address) -> Result {
     let attempt = || start_all(&config, address.clone(), &stop);
     // While it starts, nothing is in hand.
     let started = tokio::select! {
-        started = admin.start(&stop, is_away, attempt) => started?,
+        started = admin.start(&stop, CliError::is_transient, attempt) => started?,
         () = asked.next() => None,
     };
     let Some(started) = started else {

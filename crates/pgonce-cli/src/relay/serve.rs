@@ -23,7 +23,7 @@ use crate::exit::{self, CliError, Result};
 use crate::parts::Parts;
 use crate::prometheus;
 use crate::signals::Signals;
-use crate::starting::{is_away, until_answered};
+use crate::starting::until_answered;
 
 /// How often it is looked whether any subscription is stuck.
 const WATCH_EVERY: Duration = Duration::from_secs(60);
@@ -44,7 +44,7 @@ impl Ends {
     fn may_pass(self) -> fn(&CliError) -> bool {
         match self.once {
             true => |_: &CliError| false,
-            false => is_away,
+            false => CliError::is_transient,
         }
     }
 }

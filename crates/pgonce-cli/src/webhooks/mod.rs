@@ -27,7 +27,6 @@ use crate::output;
 use crate::relay::config::{LogFormat, LogLevel};
 use crate::relay::log;
 use crate::signals::Signals;
-use crate::starting::is_away;
 pub(crate) use config::Config;
 use config::{Hook, Listen, SchemeName};
 
@@ -142,7 +141,7 @@ async fn serve(config: Config, address: Address) -> Result {
     let migrator = Migrator::new(driver).schema(&database.schema);
     match migrator.check().await.map_err(CliError::from) {
         // Senders get 503 and send again, and `/readyz` says 503.
-        Err(error) if is_away(&error) => {
+        Err(error) if error.is_transient() => {
             let (why, _) = error.words();
             tracing::warn!(error = why, "the database is away");
         }

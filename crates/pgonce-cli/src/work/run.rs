@@ -21,7 +21,6 @@ use crate::prometheus;
 use crate::relay::admin::Admin;
 use crate::relay::{log, serve::serve_admin};
 use crate::signals::Signals;
-use crate::starting::is_away;
 
 #[cfg(feature = "webhook")]
 const SERVICE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -163,7 +162,7 @@ pub(super) async fn run(config: Config, address: Address) -> Result {
     let attempt = || start_all(&config, address.clone(), &stop);
     // While it starts, nothing is under way.
     let started = tokio::select! {
-        started = admin.start(&stop, is_away, attempt) => started?,
+        started = admin.start(&stop, CliError::is_transient, attempt) => started?,
         () = asked.next() => None,
     };
     let Some(started) = started else {
