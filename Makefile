@@ -53,11 +53,15 @@ setup: ## find or install PostgreSQL, pgbouncer, brokers and what else the tests
 	$(call step,setup)
 	@scripts/setup
 
-# One pass for both: clippy compiles what is tested, and warnings are errors (the form of the variable is that of `cargo clippy`).
-# Two passes would take a third longer from nothing. For the many programs of `make test` it is the other way round: over 14 minutes in
-# one pass, 12 in two.
-check: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
-check: export CLIPPY_ARGS = -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+# What `cargo clippy -- -D warnings` sets. Said here, other commands of cargo use what it has checked.
+WRAPPER = clippy-driver
+WARNINGS = -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+LINTS = RUSTC_WORKSPACE_WRAPPER=$(WRAPPER) CLIPPY_ARGS=$(WARNINGS)
+
+# One pass for both: clippy compiles what is tested, and warnings are errors. Two passes would take a third longer from nothing. For the
+# many programs of `make test` it is the other way round: over 14 minutes in one pass, 12 in two.
+check: export RUSTC_WORKSPACE_WRAPPER = $(WRAPPER)
+check: export CLIPPY_ARGS = $(WARNINGS)
 check: ## the quick one: format, lints, unit tests and the guarantees of commands, without brokers
 	$(call step,setup)
 	@scripts/setup check
@@ -70,9 +74,9 @@ test: setup ## everything that must hold: format, lints, docs, tests
 	$(call step,format)
 	$(CARGO) fmt --all --check
 	$(call step,lints)
-	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
+	$(LINTS) $(CARGO) check --locked --workspace --all-targets --all-features
 	$(call step,documentation)
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
+	$(LINTS) RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --workspace --no-deps --all-features
 	$(call step,tests; those of clients/python and clients/node beside them)
 	@scripts/client-tests & clients=$$!; trap 'kill $$clients' INT TERM; \
 	$(TEST) --workspace --all-features --tests; rust=$$?; \

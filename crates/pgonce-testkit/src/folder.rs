@@ -46,19 +46,25 @@ pub(crate) fn reachable(
     else {
         return Ok(binaries.clone());
     };
-    let copy = folder.join("installation");
-    // -P keeps the links between the libraries' names as links.
+    let moved = folder.join("installation");
+    copy(installation, &moved)?;
+    Ok(binaries.moved_to(moved.join(bin)))
+}
+
+/// Copies a folder with what belongs to its files.
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<()> {
+    // -P keeps the links between libraries' names as links.
     let done = Command::new("cp")
-        .arg("-RP")
-        .args([installation, &copy])
+        .arg("-RPp")
+        .args([from, to])
         .output()
         .attempt(|| "run cp".to_owned())?;
-    if !done.status.success() {
-        return Err(Error::Program {
-            program: "cp",
-            what: format!("could not copy {}", installation.display()),
-            log: String::from_utf8_lossy(&done.stderr).into_owned(),
-        });
+    if done.status.success() {
+        return Ok(());
     }
-    Ok(binaries.moved_to(copy.join(bin)))
+    Err(Error::Program {
+        program: "cp",
+        what: format!("could not copy {}", from.display()),
+        log: String::from_utf8_lossy(&done.stderr).into_owned(),
+    })
 }

@@ -2,7 +2,7 @@ use std::{fs, path::Path, path::PathBuf, process::Command, time::Duration};
 
 use tokio::sync::Mutex;
 
-use super::{Databases, Postgres};
+use super::{Databases, Postgres, cluster};
 use crate::{
     Binaries, Error, Result,
     error::Attempt,
@@ -12,7 +12,7 @@ use crate::{
     unprivileged::Unprivileged,
 };
 
-const INITDB_TIMEOUT: Duration = Duration::from_secs(120);
+const INIT_TIMEOUT: Duration = Duration::from_secs(120);
 const PORT_ATTEMPTS: u32 = 10;
 
 /// What every server gets unless the caller says otherwise.
@@ -169,27 +169,53 @@ impl Layout {
         Ok(!data.join("PG_VERSION").exists())
     }
 
-    /// About 0.6 s, so there is no need to keep finished clusters around.
+    /// Makes a cluster: by initdb, or where an earlier test of the run did that, as a copy of what came of it.
     async fn init(&self, binaries: &Binaries, kept: &mut Kept) -> Result<()> {
-        let log = self.folder.join("initdb.log");
-        let mut command = self.command(binaries, "initdb");
-        command
-            .args(["--username=postgres", "--auth=trust", "--no-sync"])
-            .args(["--encoding=UTF8", "--locale=C"]);
-        let initdb = kept.run(&mut command, &log)?;
-        initdb.ended("initdb", INITDB_TIMEOUT).await?;
-        if !initdb.succeeded() {
+        let data = self.data();
+        // Data that somebody keeps is somebody's own from the start.
+        let earlier = cluster::kept(binaries).filter(|_| !data.is_symlink());
+        if let Some(earlier) = earlier.as_deref().filter(|earlier| earlier.is_dir()) {
+            folder::copy(earlier, &data)?;
+            cluster::rename(&data)?;
+            return self.prepare(binaries, kept, cluster::RESET, &["-f"]).await;
+        }
+        let options = [
+            "--username=postgres",
+            "--auth=trust",
+            "--no-sync",
+            "--encoding=UTF8",
+            "--locale=C",
+        ];
+        self.prepare(binaries, kept, "initdb", &options).await?;
+        let conf = data.join("postgresql.conf");
+        fs::read_to_string(&conf)
+            .and_then(|text| fs::write(&conf, format!("{text}\ninclude 'pgonce.conf'\n")))
+            .attempt(|| format!("extend {}", conf.display()))?;
+        match earlier {
+            Some(place) => cluster::keep(&data, &place),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs a program over the data before the server is first started.
+    async fn prepare(
+        &self,
+        binaries: &Binaries,
+        kept: &mut Kept,
+        program: &'static str,
+        options: &[&str],
+    ) -> Result<()> {
+        let log = self.folder.join(format!("{program}.log"));
+        let running = kept.run(self.command(binaries, program).args(options), &log)?;
+        running.ended(program, INIT_TIMEOUT).await?;
+        if !running.succeeded() {
             return Err(Error::Program {
-                program: "initdb",
+                program,
                 what: format!("of PostgreSQL {} failed", binaries.version()),
                 log: process::log_since(&log, 0),
             });
         }
-        kept.let_go()?;
-        let conf = self.data().join("postgresql.conf");
-        fs::read_to_string(&conf)
-            .and_then(|text| fs::write(&conf, format!("{text}\ninclude 'pgonce.conf'\n")))
-            .attempt(|| format!("extend {}", conf.display()))
+        kept.let_go()
     }
 
     /// In a file rather than on the command line, so that `alter system`

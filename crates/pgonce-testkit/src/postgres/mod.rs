@@ -1,4 +1,5 @@
 mod builder;
+mod cluster;
 mod database;
 mod life;
 mod standby;
