@@ -22,7 +22,7 @@ trap stop EXIT
 "${as[@]}" "$bin/pg_ctl" -D "$data/pg" -l "$data/log" -w start -o "-p $port -k $data -c listen_addresses=127.0.0.1 -c fsync=off -c shared_buffers=512MB \
     -c max_wal_size=8GB -c checkpoint_timeout=1h -c autovacuum=off" >/dev/null
 "${as[@]}" "$bin/createdb" -h 127.0.0.1 -p "$port" -U postgres peers
-npm install --silent --no-audit --no-fund --prefix "$scratch" pg graphile-worker pg-boss >/dev/null
+npm install --loglevel=error --no-audit --no-fund --prefix "$scratch" pg graphile-worker pg-boss >/dev/null
 echo "peers: jobs a second, $jobs jobs, $rounds rounds"
 (cd "$scratch" && node "$here/queues.mjs" "postgres://postgres@127.0.0.1:$port/peers" "$jobs" "$rounds") | tee "$scratch/peers.jsonl"
 pgonce=${PGONCE:-}
