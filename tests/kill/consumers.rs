@@ -1,7 +1,6 @@
 //! Consumer processes are killed at every point of their protocol and at any moment, while another, who is
 //! given the same messages, lives on: each takes effect once, nothing is lost, and a key's order holds.
 
-use futures_util::future::join_all;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::CONSUMER_POINTS;
@@ -10,7 +9,7 @@ use pgonce_tests::{TestDriver, World, random_moment};
 use rand::RngExt as _;
 
 use crate::process::Worker;
-use crate::{TIMEOUT, kills};
+use crate::{TIMEOUT, at_each, kills};
 
 /// What a source has to give, and what came of it. Nothing keeps an effect from being there twice.
 const TABLES: &str = "
@@ -96,12 +95,7 @@ async fn killed_at<D: TestDriver>(by: &'static str, point: &str) {
 
 async fn killed_at_every_point<D: TestDriver>() {
     for by in ["ids", "positions"] {
-        join_all(
-            CONSUMER_POINTS
-                .iter()
-                .map(|point| killed_at::<D>(by, point)),
-        )
-        .await;
+        at_each(CONSUMER_POINTS, |point| killed_at::<D>(by, point)).await;
     }
 }
 

@@ -1,12 +1,12 @@
 //! Processes that call a provider, and reconcilers, are killed at every point of their protocol: no payment is charged twice,
 //! what was charged is confirmed in the end, and what nobody can know stays unknown.
 
-use futures_util::future::join_all;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::EXTERNAL_POINTS;
 use pgonce_tests::{TestDriver, World};
 
+use crate::at_each;
 use crate::process::Worker;
 
 /// Nothing keeps the provider from charging twice; with keys it looks first.
@@ -87,30 +87,23 @@ async fn struck<D: TestDriver>(point: &str, keys: bool) {
 
 #[tokio::test]
 async fn payments_are_charged_once_wherever_a_process_dies_with_a_provider_without_keys() {
-    join_all(
-        EXTERNAL_POINTS
-            .iter()
-            .map(|point| struck::<TokioPostgres>(point, false)),
-    )
+    at_each(EXTERNAL_POINTS, |point| {
+        struck::<TokioPostgres>(point, false)
+    })
     .await;
 }
 
 #[tokio::test]
 async fn payments_are_charged_once_wherever_a_process_dies_with_a_provider_with_keys() {
-    join_all(
-        EXTERNAL_POINTS
-            .iter()
-            .map(|point| struck::<Sqlx>(point, true)),
-    )
-    .await;
+    at_each(EXTERNAL_POINTS, |point| struck::<Sqlx>(point, true)).await;
 }
 
 #[tokio::test]
 async fn a_process_that_loses_its_connection_at_any_point_goes_on() {
-    let strike = async |point: &&str| {
+    let strike = async |point: &str| {
         let scene = Scene::<TokioPostgres>::set(true).await;
         let worker = scene.worker(&format!("{point}=error@2"));
         scene.check(point, worker).await;
     };
-    join_all(EXTERNAL_POINTS.iter().map(strike)).await;
+    at_each(EXTERNAL_POINTS, strike).await;
 }

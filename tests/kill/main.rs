@@ -24,11 +24,22 @@ mod zombies;
 use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 use std::time::Duration;
 
+use futures_util::{StreamExt as _, stream};
 use pgonce_testkit::wait_until;
 use pgonce_tests::Observer;
 
 /// No single wait is longer than this.
 const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Strikes at each of these points, at some of them at a time: with all at once, processes on a busy machine lose their short leases
+/// again and again and never come by.
+async fn at_each<F: Future>(
+    points: &'static [&'static str],
+    strike: impl Fn(&'static str) -> F,
+) -> Vec<F::Output> {
+    let strikes = stream::iter(points).map(|point| strike(point));
+    strikes.buffered(4).collect().await
+}
 
 /// Waits until a session of this application sleeps until another attempt has ended; its pid. (A
 /// session may wait for other locks too, for a moment.)

@@ -1,7 +1,6 @@
 //! Worker processes of a queue are killed at every point of their protocol and at any moment: no job is lost, none has two
 //! effects, and the jobs of a key have theirs in order.
 
-use futures_util::future::join_all;
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::faults::QUEUE_POINTS;
@@ -10,7 +9,7 @@ use pgonce_tests::{TestDriver, World, random_moment};
 use rand::RngExt as _;
 
 use crate::process::Worker;
-use crate::{TIMEOUT, kills};
+use crate::{TIMEOUT, at_each, kills};
 
 /// Nothing keeps an effect from being there twice.
 const TABLES: &str = "
@@ -85,28 +84,23 @@ async fn killed_at<D: TestDriver>(point: &str) {
 
 #[tokio::test]
 async fn a_worker_killed_at_any_point_leaves_every_job_one_effect_with_sqlx() {
-    join_all(QUEUE_POINTS.iter().map(|point| killed_at::<Sqlx>(point))).await;
+    at_each(QUEUE_POINTS, killed_at::<Sqlx>).await;
 }
 
 #[tokio::test]
 async fn a_worker_killed_at_any_point_leaves_every_job_one_effect_with_tokio_postgres() {
-    join_all(
-        QUEUE_POINTS
-            .iter()
-            .map(|point| killed_at::<TokioPostgres>(point)),
-    )
-    .await;
+    at_each(QUEUE_POINTS, killed_at::<TokioPostgres>).await;
 }
 
 /// A worker whose connection breaks at the point goes on by itself.
 #[tokio::test]
 async fn a_worker_that_loses_its_connection_at_any_point_goes_on() {
-    let strike = async |point: &&str| {
+    let strike = async |point: &str| {
         let scene = Scene::<TokioPostgres>::set(60).await;
         let worker = scene.worker(&format!("{point}=error@2"));
         scene.check(point, vec![worker]).await;
     };
-    join_all(QUEUE_POINTS.iter().map(strike)).await;
+    at_each(QUEUE_POINTS, strike).await;
 }
 
 #[tokio::test]

@@ -184,7 +184,7 @@ async fn relay<D: TestDriver>(once: &Once<D>, file: &str) -> Result<()> {
         cure: format!("{file}.cured").into(),
     };
     let relay = Relay::new(once.outbox(), "c", sink);
-    relay.lease(SHORT).run(until_cancelled()).await
+    relay.lease(SHORT * 3).run(until_cancelled()).await
 }
 
 /// Is cancelled when a line comes.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 use tokio::process::{Child, Command};
 
-use crate::fixture::{Fixture, program, without_database};
+use crate::fixture::{Fixture, Run, program, without_database};
 
 /// Long enough for a loaded machine.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
@@ -292,6 +292,20 @@ async fn a_relay_through_a_transaction_pooler_delivers() {
     assert_eq!((run.code, run.out.lines().count()), (0, 5), "{run:?}");
 }
 
+/// The first run with `--within` that had the time to say this. The start counts in it, and takes long on a busy machine.
+#[track_caller]
+fn with_time_to_say(words: &str, run: impl Fn(&str) -> Run) -> Run {
+    let mut runs = Vec::new();
+    for within in ["300ms", "3s", "30s"] {
+        let run = run(within);
+        if run.err.contains(words) {
+            return run;
+        }
+        runs.push(run);
+    }
+    panic!("{words}: {runs:?}");
+}
+
 #[tokio::test]
 async fn what_it_cannot_do_is_said_at_once_and_how_to_fix_it() {
     let fixture = Fixture::installed().await;
@@ -319,20 +333,18 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_fix_it() {
     }
     // Nobody there is no reason to give up at once.
     let nobody = "nats://127.0.0.1:1?stream=ORDERS";
-    let run = relay(&[
+    let given = [
         "--subscription",
         "billing",
         "--create",
         "--sink",
         nobody,
         "--once",
-        "--within",
-        "300ms",
-    ]);
-    assert!(
-        run.code == 1 && run.err.contains("unavailable, trying again"),
-        "{run:?}"
-    );
+    ];
+    let run = with_time_to_say("unavailable, trying again", |within| {
+        relay(&[&given[..], &["--within", within]].concat())
+    });
+    assert_eq!(run.code, 1, "{run:?}");
     for args in [
         &[][..],
         &["--subscription", "billing"],
@@ -400,8 +412,6 @@ async fn what_it_cannot_do_is_said_at_once_and_how_to_fix_it() {
 async fn an_unreachable_sink_is_not_waited_for_longer_than_allowed() {
     let fixture = with_subscription().await;
     publish(&fixture, 1, 3).await;
-    let (reader, writer) = std::io::pipe().unwrap();
-    drop(reader);
     let args = [
         "relay",
         "--subscription",
@@ -409,17 +419,13 @@ async fn an_unreachable_sink_is_not_waited_for_longer_than_allowed() {
         "--sink",
         "stdout:",
         "--once",
-        "--within",
-        "500ms",
         "--drain-timeout",
         "0s",
     ];
-    let run = fixture.command(&args).stdout(writer).output().unwrap();
-    assert_eq!(run.status.code(), Some(1), "{run:?}");
-    assert!(
-        String::from_utf8_lossy(&run.stderr).contains("not everything was delivered"),
-        "{run:?}"
-    );
+    let run = with_time_to_say("not everything was delivered", |within| {
+        fixture.run_unread(&[&args[..], &["--within", within]].concat())
+    });
+    assert_eq!(run.code, 1, "{run:?}");
     // Nothing was lost, nothing is parked.
     let out = fixture.ok(&[
         "relay",

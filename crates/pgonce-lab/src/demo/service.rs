@@ -15,7 +15,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::{Result, shop, usual};
 
-const START_TIMEOUT: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Which code runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -97,7 +97,7 @@ async fn spawn(code: Code, database: &str) -> Result<(Child, SocketAddr)> {
 
 /// The service's side: serves until it is killed or its parent process has ended.
 pub(super) async fn serve(code: Code, database: &str) -> Result<()> {
-    let once = shop::connect(database)?;
+    let once = shop::connect(database, Duration::from_secs(2))?;
     let router = match code {
         Code::Pgonce => shop::router(&once)?,
         Code::Usual => usual::router(once.driver().pool().clone()),

@@ -47,7 +47,8 @@ pub(super) struct Order {
     pub(super) of: NewOrder,
 }
 
-pub(super) fn connect(url: &str) -> Result<Once<Sqlx>> {
+/// `wait` is how long a request waits for a connection.
+pub(super) fn connect(url: &str, wait: Duration) -> Result<Once<Sqlx>> {
     // A service that vanishes must not keep its transactions, and their locks, for long.
     let options: PgConnectOptions = url.parse()?;
     let options = options.options([
@@ -56,7 +57,7 @@ pub(super) fn connect(url: &str) -> Result<Once<Sqlx>> {
     ]);
     let pool = PgPoolOptions::new()
         .max_connections(20)
-        .acquire_timeout(Duration::from_secs(2))
+        .acquire_timeout(wait)
         .connect_lazy_with(options);
     // A client does better to get an error soon and to retry than to wait.
     let retries = Retries::default().within(Duration::from_secs(4));
@@ -66,7 +67,8 @@ pub(super) fn connect(url: &str) -> Result<Once<Sqlx>> {
 /// A new database with pgonce, the tables and the scope; gives its address.
 pub(super) async fn database(server: &Postgres, name: &str) -> Result<String> {
     let url = server.create_database(name).await?.url();
-    let once = connect(&url)?;
+    // The server has only just started, and the machine may be busy with something else.
+    let once = connect(&url, Duration::from_secs(60))?;
     Migrator::new(once.driver().clone()).up().await?;
     sqlx::raw_sql(SCHEMA).execute(once.driver().pool()).await?;
     layer(&once)?.agree().await?;
