@@ -149,7 +149,7 @@ ignore_startup_parameters = extra_float_digits
 
     @property
     def maintenance(self) -> psycopg.Connection:
-        """The one connection that makes and drops databases: a new one for each would take a tenth of the time of all tests."""
+        """The one connection that makes and drops databases, for all tests."""
         if self._maintenance is None:
             self._maintenance = psycopg.connect(self.dsn("postgres"), autocommit=True)
         return self._maintenance
