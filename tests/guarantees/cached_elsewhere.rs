@@ -6,7 +6,9 @@ use pgonce::driver::tokio_postgres::TokioPostgres;
 use pgonce::scope::Contract;
 use pgonce::{AnswerKeys, Error, Intent, Once, OnceBuilder, ReplayCache};
 use pgonce_testkit::Redis;
-use pgonce_tests::{SCOPE, TestDriver, World, for_each_driver, intent, poll_pause, work};
+use pgonce_tests::{
+    SCOPE, TestDriver, World, connect_redis, for_each_driver, intent, poll_pause, work,
+};
 use redis::AsyncTypedCommands as _;
 use redis::aio::MultiplexedConnection;
 use rustix::process::{Pid, Signal, kill_process};
@@ -30,7 +32,7 @@ struct Place<D: TestDriver> {
 impl<D: TestDriver> Place<D> {
     async fn new(world: World<D>) -> Self {
         let redis = Redis::start().await.unwrap();
-        let other = connect(&redis).await;
+        let other = connect_redis(&redis.url()).await;
         Self {
             world,
             redis,
@@ -73,11 +75,6 @@ impl<D: TestDriver> Place<D> {
         assert_eq!(answer["ordered"], request.key());
         assert_eq!(self.world.see.effects(request).await, 1);
     }
-}
-
-async fn connect(redis: &Redis) -> MultiplexedConnection {
-    let client = redis::Client::open(redis.url()).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
 }
 
 async fn processes_share_answers_and_a_new_one_finds_them<D: TestDriver>(world: World<D>) {

@@ -29,7 +29,7 @@ pub use observer::{Observer, digest_of, hex_text};
 pub use random::{poll_pause, random, random_moment, runner, seed, slow_work, unique};
 pub use running::{DEADLINE, Run, Running};
 pub use schema::install;
-pub use server::Server;
+pub use server::{Server, connect_redis};
 pub use world::{SCOPE, Setting, World, effect, intent, work};
 
 /// What a holder of a lease can try; each has a lease of its own in the kill tests.

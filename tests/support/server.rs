@@ -17,3 +17,13 @@ impl<T> std::ops::Deref for Server<T> {
         }
     }
 }
+
+/// A connection that waits as long as a busy machine needs. By itself the client gives up after half a second.
+pub async fn connect_redis(url: &str) -> redis::aio::MultiplexedConnection {
+    let limits = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None);
+    let client = redis::Client::open(url).unwrap();
+    let connecting = client.get_multiplexed_async_connection_with_config(&limits);
+    connecting.await.unwrap()
+}

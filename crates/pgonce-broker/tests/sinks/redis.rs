@@ -8,11 +8,9 @@ use redis::AsyncCommands as _;
 use redis::aio::MultiplexedConnection;
 use redis::streams::StreamRangeReply;
 
-use pgonce_tests::unique;
-
 use super::conformance::{Got, Site, Stage, conforms};
 use super::fixture::{DEADLINE, Running};
-use pgonce_tests::Server;
+use pgonce_tests::{Server, connect_redis, unique};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -23,8 +21,7 @@ struct RedisSite {
 
 impl RedisSite {
     async fn client(&self) -> MultiplexedConnection {
-        let client = redis::Client::open(self.server.url()).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
+        connect_redis(&self.server.url()).await
     }
 
     fn key(&self) -> String {

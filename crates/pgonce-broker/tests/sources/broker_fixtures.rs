@@ -12,7 +12,7 @@ use pgonce_broker::sources::{
     Nats, NatsConfig, RabbitMq, RabbitMqConfig, RedisStream, RedisStreamConfig,
 };
 use pgonce_testkit as testkit;
-use pgonce_tests::{Server, unique};
+use pgonce_tests::{Server, connect_redis, unique};
 use redis::AsyncCommands as _;
 
 /// How long a broker waits for a worker that is gone.
@@ -302,8 +302,7 @@ impl RedisPlace {
     }
 
     async fn client(&self) -> redis::aio::MultiplexedConnection {
-        let client = redis::Client::open(self.server.url()).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
+        connect_redis(&self.server.url()).await
     }
 
     async fn send(&self, letters: Vec<Letter<'_>>) {

@@ -32,8 +32,13 @@ impl<D: DriverExt> CacheFixture<D> {
             let builder = Once::builder(driver.clone()).isolation(isolation);
             builder.retry(Policy::none()).cache(cache).build()
         };
+        // By itself it gives up after half a second, and the machine is busy.
+        let limits = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None);
         let connection = redis::Client::open(redis.url())?;
-        let connection = connection.get_multiplexed_async_connection().await?;
+        let connecting = connection.get_multiplexed_async_connection_with_config(&limits);
+        let connection = connecting.await?;
         Ok(Self {
             clients: [
                 client(cache.clone())?,

@@ -34,7 +34,7 @@ use crate::{
     wait::Deadline,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(200);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const PORT_TIMEOUT: Duration = Duration::from_secs(10);
 const PORT_ATTEMPTS: u32 = 10;
