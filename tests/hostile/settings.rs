@@ -78,10 +78,9 @@ async fn timeouts(major: Option<u32>, settings: &[&str]) {
     let (_server, database) = database(major).await;
     let see = Observer::connect(&database.url()).await;
     // What the oracle asks is not under test, and takes longer on a busy machine.
-    let unlimited = settings
-        .iter()
-        .filter_map(|setting| Some(format!("-c%20{}%3D0", setting.split_once(' ')?.0)));
-    let unlimited: Vec<_> = unlimited.collect();
+    let name = |setting: &&str| setting.split_once(' ').unwrap().0.to_owned();
+    let unlimited = settings.iter().map(name);
+    let unlimited: Vec<_> = unlimited.map(|name| format!("-c%20{name}%3D0")).collect();
     let oracle = format!("{}?options={}", database.url(), unlimited.join("%20"));
     let campaign = Campaign::new(&oracle, &database.url())
         .await

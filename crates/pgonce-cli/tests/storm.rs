@@ -28,14 +28,6 @@ fn storm(options: &[&str]) -> (Output, Value) {
     (output, ledger)
 }
 
-/// How often a state was met. A small sample may miss it in one configuration.
-fn met(ledger: &Value, state: &str) -> u64 {
-    let configurations = ledger["configurations"].as_array().unwrap().iter();
-    configurations
-        .filter_map(|configuration| configuration["met"][state].as_u64())
-        .sum()
-}
-
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
@@ -44,7 +36,7 @@ fn text(output: &Output) -> String {
 fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
     let history = tempfile::tempdir().unwrap();
     let folder = history.path().to_str().unwrap();
-    let (output, ledger) = storm(&["--sample", "60", "--random", "2s", "--history", folder]);
+    let (output, ledger) = storm(&["--sample", "200", "--random", "4s", "--history", folder]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert!(
@@ -52,18 +44,23 @@ fn a_sample_of_the_storm_finds_everything_done_exactly_once() {
         "{text}"
     );
     assert_eq!(ledger["exactly_once"], true);
-    assert!(ledger["enumerated"].as_u64() >= Some(150), "{text}");
-    assert!(ledger["random"].as_u64() >= Some(5), "{text}");
+    assert!(ledger["enumerated"].as_u64() >= Some(400), "{text}");
+    assert!(ledger["random"].as_u64() >= Some(10), "{text}");
     assert_eq!(ledger["configurations"].as_array().unwrap().len(), 4);
-    for state in [
-        "replay",
-        "busy",
-        "conflict",
-        "uncertain",
-        "takeover",
-        "fenced",
-    ] {
-        assert!(met(&ledger, state) >= 1, "{state}: {ledger:#}");
+    for configuration in ledger["configurations"].as_array().unwrap() {
+        for state in [
+            "replay",
+            "busy",
+            "conflict",
+            "uncertain",
+            "takeover",
+            "fenced",
+        ] {
+            assert!(
+                configuration["met"][state].as_u64() >= Some(1),
+                "{state}: {configuration}"
+            );
+        }
     }
     assert_eq!(fs::read_dir(history.path()).unwrap().count(), 4);
 }
@@ -106,57 +103,74 @@ fn an_effect_that_is_parted_from_its_claim_is_found_out_and_can_be_replayed() {
 #[test]
 fn relays_that_are_cut_off_lose_nothing_and_turn_nothing_round() {
     let paths = "relay-window,relay-settle,relay-park,relay-redrive,relay-maintain";
-    let (output, ledger) = storm(&["--path", paths, "--sample", "50"]);
+    let (output, ledger) = storm(&["--path", paths, "--sample", "100"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(ledger["exactly_once"], true);
     let configurations = ledger["configurations"].as_array().unwrap();
-    let relayed = configurations
+    let relayed: Vec<_> = configurations
         .iter()
-        .filter(|configuration| configuration["trials"].as_u64() > Some(0));
-    assert_eq!(relayed.count(), 2, "once for each driver: {text}");
-    for state in [
-        "delivered again",
-        "relay fenced",
-        "redriven",
-        "partition dropped",
-    ] {
-        assert!(met(&ledger, state) >= 1, "{state}: {ledger:#}");
+        .filter(|configuration| configuration["trials"].as_u64() > Some(0))
+        .collect();
+    assert_eq!(relayed.len(), 2, "once for each driver: {text}");
+    for configuration in relayed {
+        for state in [
+            "delivered again",
+            "relay fenced",
+            "redriven",
+            "partition dropped",
+        ] {
+            assert!(
+                configuration["met"][state].as_u64() >= Some(1),
+                "{state}: {configuration}"
+            );
+        }
     }
 }
 
 #[test]
 fn consumers_that_are_cut_off_apply_every_message_once() {
     let paths = "inbox-accept,inbox-batch,inbox-mark,inbox-statement,inbox-cursor,inbox-stored,inbox-project,inbox-rebuild,queue-work";
-    let (output, ledger) = storm(&["--path", paths, "--sample", "60"]);
+    let (output, ledger) = storm(&["--path", paths, "--sample", "120"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(ledger["exactly_once"], true);
     let configurations = ledger["configurations"].as_array().unwrap();
-    let consumed = configurations
+    let consumed: Vec<_> = configurations
         .iter()
-        .filter(|configuration| configuration["trials"].as_u64() > Some(0));
-    assert_eq!(consumed.count(), 2, "once for each driver: {text}");
-    for state in [
-        "copy",
-        "consumer cut off",
-        "second consumer between",
-        "stored message failed",
-    ] {
-        assert!(met(&ledger, state) >= 1, "{state}: {ledger:#}");
+        .filter(|configuration| configuration["trials"].as_u64() > Some(0))
+        .collect();
+    assert_eq!(consumed.len(), 2, "once for each driver: {text}");
+    for configuration in consumed {
+        for state in [
+            "copy",
+            "consumer cut off",
+            "second consumer between",
+            "stored message failed",
+        ] {
+            assert!(
+                configuration["met"][state].as_u64() >= Some(1),
+                "{state}: {configuration}"
+            );
+        }
     }
 }
 
 #[test]
 fn business_patterns_that_are_cut_off_write_once_what_goes_with_the_effect() {
     let paths = "ledger,ledger-settle,transition,transition-timer,unique,update-once,refer,import";
-    let (output, ledger) = storm(&["--path", paths, "--sample", "60"]);
+    let (output, ledger) = storm(&["--path", paths, "--sample", "120"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(ledger["exactly_once"], true);
     let configurations = ledger["configurations"].as_array().unwrap();
     assert_eq!(configurations.len(), 4, "{text}");
-    assert!(met(&ledger, "timer fired") >= 1, "{ledger:#}");
+    for configuration in configurations {
+        assert!(
+            configuration["met"]["timer fired"].as_u64() >= Some(1),
+            "{configuration}"
+        );
+    }
     // Of the two drivers one has imports, at one of the isolation levels.
     let copies = configurations
         .iter()
@@ -207,16 +221,22 @@ fn a_fault_that_cannot_be_read_says_how_to_write_one() {
 #[test]
 fn calls_that_are_cut_off_between_sent_and_answered_happen_once_and_vanished_work_is_decided() {
     let paths = "external-keyed,external-look-up,external-reconcile,recovery";
-    let (output, ledger) = storm(&["--path", paths, "--sample", "50"]);
+    let (output, ledger) = storm(&["--path", paths, "--sample", "140"]);
     let text = text(&output);
     assert!(output.status.success(), "{text}");
     assert_eq!(ledger["exactly_once"], true);
     let configurations = ledger["configurations"].as_array().unwrap();
     assert_eq!(configurations.len(), 4, "{text}");
-    for state in ["outcome not known", "reconciled", "fenced"] {
-        assert!(met(&ledger, state) >= 1, "{state}: {ledger:#}");
+    for state in [
+        "outcome not known",
+        "reconciled",
+        "recovered",
+        "released",
+        "fenced",
+    ] {
+        let met = configurations
+            .iter()
+            .filter_map(|configuration| configuration["met"][state].as_u64());
+        assert!(met.sum::<u64>() >= 1, "{state}: {text}");
     }
-    // Most recoveries are cut off before they can say what they decided.
-    let decided = met(&ledger, "recovered") + met(&ledger, "released");
-    assert!(decided >= 1, "{ledger:#}");
 }

@@ -37,7 +37,7 @@ const SUICIDE: &str = "
 /// The statements to strike at: a sample with both ends in it, or with `PGONCE_EXHAUSTIVE` all.
 fn struck(statements: i64, random: &mut StdRng) -> Vec<i64> {
     const ENDS: i64 = 3;
-    const STEP: i64 = 60;
+    const STEP: i64 = 25;
     let all = std::env::var_os("PGONCE_EXHAUSTIVE").is_some();
     let offset = random.random_range(0..STEP);
     (1..=statements)

@@ -293,7 +293,7 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
     if !plan.paths.is_empty() {
         return coverage;
     }
-    // Each in so many trials at least once; measured, with room for other machines. A storm of fewer may miss it.
+    // Each in so many trials at least once; measured, with room for other machines.
     let rare = [
         ("replay", 3),
         ("busy", 25),
@@ -309,7 +309,7 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
         ("second client between", 10),
     ];
     for (state, one_in) in rare {
-        coverage = coverage.require(state, trials / one_in);
+        coverage = coverage.require(state, (trials / one_in).max(1));
     }
     for (state, least) in [
         ("outcome not known", external / 20),
@@ -328,7 +328,7 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
         ("partition dropped", 200),
     ];
     for (state, one_in) in rare.into_iter().filter(|_| relays > 0) {
-        coverage = coverage.require(state, relays / one_in);
+        coverage = coverage.require(state, (relays / one_in).max(1));
     }
     let rare = [
         ("copy", 5),
@@ -338,7 +338,7 @@ fn coverage(trialed: &[Trialed], plan: &Plan) -> Coverage {
         ("stored message failed", 50),
     ];
     for (state, one_in) in rare.into_iter().filter(|_| consumers > 0) {
-        coverage = coverage.require(state, consumers / one_in);
+        coverage = coverage.require(state, (consumers / one_in).max(1));
     }
     coverage
 }
