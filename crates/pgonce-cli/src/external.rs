@@ -148,14 +148,18 @@ const PROVIDERS: &str = "select p.provider, r.keys_for, r.deadline, r.look_after
     r.trip_after, r.trip_for, p.failures, p.open_until from pgonce.external_provider p \
     join pgonce.external_provider r on r.provider = case when p.defined_at is null then '*' else p.provider end order by p.provider";
 
-/// Whether a decision would be refused: by a risk, unless it is forced, or because the command is over.
+/// Whether a decision would be refused: by a risk, unless it is forced, or because the command is over. And what the call is, so that one
+/// that was decided or sent again since, or has got a reference or a dispute, is not settled.
 const RISK: &str = "select pgonce._external_risk(c, i, $3) as risk, $3 = 'resend' and c.status in ('confirmed', 'failed') \
-    and (c.ended_at is not null or c.expires_at <= coalesce(i.first_at, pgonce.now())) as ended from pgonce.external_call c \
+    and (c.ended_at is not null or c.expires_at <= coalesce(i.first_at, pgonce.now())) as ended, \
+    (jsonb_build_object('status', c.status, 'sends', c.sends, 'fence', c.fence, 'sent_at', c.sent_at) \
+     || case when c.reference is null then jsonb_build_object('reference', c.reference) else '{}' end \
+     || case when c.disputed is null then jsonb_build_object('disputed', c.disputed) else '{}' end)::text as before from pgonce.external_call c \
     left join pgonce.intent i on i.tenant = c.tenant and i.scope = c.scope and i.key = c.key \
     where c.tenant = $1 and c.effect_key = case when $2 ~ '^[0-9a-fA-F-]{36}$' then $2::text::uuid end";
 
 const SETTLE: &str = "select pgonce.external_settle($1::text::uuid, $2, $3, $4::text::boolean, $5, $6::text::jsonb, $7::text::jsonb, $8, \
-    null, $9) as before";
+    null, $9, p_before => $10::text::jsonb) as before";
 
 fn none() -> CliError {
     CliError::new(
@@ -257,9 +261,9 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
                 settle.answer.as_deref(),
                 settle.code.as_deref(),
                 tenant,
+                row["before"].as_str(),
             ];
-            let before = database.row(SETTLE, &params).await;
-            let before = before.map_err(|error| error.with_hint("55000", &again))?;
+            let before = database.row(SETTLE, &params).await?;
             let before: serde_json::Value = serde_json::from_str(&before.unwrap_or_default())?;
             let words = format!(
                 "{outcome}; it was {}",

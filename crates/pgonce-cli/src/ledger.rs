@@ -15,8 +15,8 @@ pub(crate) struct Args {
     #[command(subcommand)]
     action: Action,
     /// The tenant; empty where there are none.
-    #[arg(long, global = true, default_value = "", hide_default_value = true)]
-    tenant: String,
+    #[arg(long, global = true)]
+    tenant: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -37,7 +37,7 @@ enum Action {
     Settle(Settle),
     /// Record a group that undoes another one.
     Reverse(Reverse),
-    /// Recompute everything from the entries; exit code 1 where something is wrong.
+    /// Recompute the ledgers of all tenants, or of one, from their entries; exit code 1 where something is wrong.
     Verify(Verify),
     /// Set cached balances to what the entries say, and record who did it and why.
     Repair(Repair),
@@ -154,7 +154,7 @@ struct Reverse {
 
 #[derive(Debug, clap::Args)]
 struct Verify {
-    /// The ledgers of all tenants.
+    /// The ledgers of all tenants, as without --tenant.
     #[arg(long)]
     all_tenants: bool,
 }
@@ -211,7 +211,8 @@ fn texts(texts: &[Option<String>]) -> Vec<Option<&str>> {
 
 pub(crate) async fn run(args: Args, target: Target) -> Result {
     let database = target.installed().await?;
-    let tenant = args.tenant;
+    let named = args.tenant;
+    let tenant = named.clone().unwrap_or_default();
     let shown = |rows: Result<Vec<String>>, nothing: &str| {
         let rows = rows.map_err(|error| error.with_exit("P4072", exit::NOT_FOUND))?;
         output::rows(database.format, &rows, nothing)
@@ -292,14 +293,12 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             let params = params.chain([reverse.memo, Some(tenant)]).collect();
             act(query, params).await
         }
-        Action::Verify(verify) if verify.all_tenants && !tenant.is_empty() => Err(CliError::new(
+        Action::Verify(verify) if verify.all_tenants && named.is_some() => Err(CliError::new(
             exit::USAGE,
             "--all-tenants and --tenant contradict each other",
             "Give one of them.",
         )),
-        Action::Verify(verify) => {
-            self::verify(&database, (!verify.all_tenants).then_some(&tenant)).await
-        }
+        Action::Verify(_) => verify(&database, named.as_deref()).await,
         Action::Repair(repair) => self::repair(&database, repair, &tenant).await,
     }
 }
@@ -317,9 +316,9 @@ async fn require_group(database: &Database, [tenant, source, operation]: [&Strin
     database.require(known, &params, unknown).await
 }
 
-async fn verify(database: &Database, tenant: Option<&String>) -> Result {
+async fn verify(database: &Database, tenant: Option<&str>) -> Result {
     let query = "select * from pgonce.ledger_verify($1)";
-    let rows = database.read(query, &[tenant.map(String::as_str)]).await?;
+    let rows = database.read(query, &[tenant]).await?;
     let nothing = "The ledger is what was recorded.";
     exit::before_verdict(output::rows(database.format, &rows, nothing))?;
     if rows.is_empty() {
@@ -328,7 +327,7 @@ async fn verify(database: &Database, tenant: Option<&String>) -> Result {
     Err(CliError::new(
         exit::FAILED,
         format!("{} problems were found in the ledger", rows.len()),
-        "`pgonce ledger repair` fixes problems of kind balance. Others mean that tables were changed by hand: find out by whom.",
+        "`pgonce ledger repair` fixes problems of kind balance, of the tenant that --tenant names. Others mean that tables were changed by hand: find out by whom.",
     ))
 }
 
@@ -344,7 +343,7 @@ fn refuse_broken(count: u64) -> Result {
         _ => Err(CliError::new(
             exit::FAILED,
             format!(
-                "{count} balances are left as they are: the entries of their accounts were changed by hand"
+                "{count} balances are left as they are: the entries of their accounts were changed or removed"
             ),
             "`pgonce ledger verify` lists these entries, with problem chain: find out by whom, and restore them.",
         )),

@@ -187,9 +187,10 @@ pub(crate) const ACTS: &[Act] = &[
             "response",
             "answer",
             "code",
+            "before",
         ],
         needs: &["effect_key", "outcome", "reason"],
-        call: "pgonce.external_settle($2::text::uuid, $3, $4, coalesce($5, '') = 'on', nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb, nullif($9, ''), p_tenant => coalesce($1, ''))",
+        call: "pgonce.external_settle($2::text::uuid, $3, $4, coalesce($5, '') = 'on', nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb, nullif($9, ''), p_tenant => coalesce($1, ''), p_before => nullif($10, '')::jsonb)",
         back: ("/call", &["tenant", "effect_key"]),
     },
     Act {

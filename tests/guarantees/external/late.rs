@@ -295,3 +295,81 @@ async fn a_report_stores_no_more_than_the_policy_of_its_provider() {
         assert_eq!(ended, expected);
     }
 }
+
+/// The call is not begun after the lease was lost, though it was recorded as sent: the next holder decides.
+#[tokio::test]
+async fn a_call_whose_record_took_longer_than_the_lease_is_not_begun_by_who_lost_it() {
+    let world = World::<TokioPostgres>::new().await;
+    let (bank, see) = (Bank::new([]), &world.see);
+    let Claim::Run(mut old) = world
+        .once
+        .lease(&intent("k"), Duration::from_secs(1))
+        .await
+        .unwrap()
+    else {
+        panic!("not ours");
+    };
+    see.run(
+        "create function public.until_over() returns trigger language plpgsql as $$ begin
+             while exists (select from pgonce.intent i where i.key = 'k' and i.lease_until > pgonce.now()) loop
+                 perform pg_sleep(0.02);
+             end loop;
+             return new;
+         end $$;
+         create trigger slow before insert or update on pgonce.external_call for each row execute function public.until_over();
+         create or replace function pgonce.heartbeat(p_scope text, p_key text, p_fence bigint, p_lease interval, p_tenant text default '')
+             returns timestamptz language plpgsql as $$ begin raise 'gone' using errcode = 'P4012'; end $$",
+    )
+    .await;
+    let request = json!({"amount": 5});
+    let lost = old.external().call("charge", &bank, &request).await;
+    assert_eq!(code(lost), "P4012");
+    assert_eq!(bank.came(), [""; 0]);
+    assert_eq!(status(see, "k").await, "requested");
+}
+
+/// A provider that looks up for so long that an operator lets the request be sent again meanwhile.
+struct Settled<'a> {
+    bank: &'a Bank,
+    see: &'a Observer,
+}
+
+impl Provider for Settled<'_> {
+    fn name(&self) -> &str {
+        "bank"
+    }
+
+    async fn call(&self, effect: &Effect, request: &Value) -> Result<Reply, CallError> {
+        self.bank.call(effect, request).await
+    }
+
+    async fn look_up(
+        &self,
+        effect: &Effect,
+    ) -> Result<Found, Box<dyn std::error::Error + Send + Sync>> {
+        let key = &effect.key;
+        let resend = format!(
+            "select pgonce.external_settle('{key}', 'resend', 'it is not in the book', true)"
+        );
+        self.see.run(&resend).await;
+        Ok(Found::Failed(Failure::permanent("declined", "no funds")))
+    }
+}
+
+#[tokio::test]
+async fn a_look_up_by_a_command_says_nothing_against_what_an_operator_allowed_meanwhile() {
+    let world = World::<TokioPostgres>::new().await;
+    let bank = Bank::new([Act::Cut]);
+    let request = json!({"amount": 5});
+    let mut lease = take(&world.once, "k").await;
+    let cut = lease.external().call("charge", &bank, &request).await;
+    assert_eq!(code(cut), "external_unknown");
+    let settled = Settled {
+        bank: &bank,
+        see: &world.see,
+    };
+    let reply = lease.external().call("charge", &settled, &request).await;
+    assert_eq!(reply.unwrap().reference.as_deref(), Some("ch_1"));
+    assert_eq!(bank.came().len(), 2);
+    assert_eq!(status(&world.see, "k").await, "confirmed");
+}

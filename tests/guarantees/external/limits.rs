@@ -162,3 +162,33 @@ async fn rules_for_longer_than_there_are_times_stop_no_purge() {
     let kept = "select count(*) from pgonce.external_event";
     assert_eq!(see.number(kept).await, 2);
 }
+
+/// Services define their providers at every start.
+#[tokio::test]
+async fn the_same_limits_again_let_no_request_more_through() {
+    let world = World::<TokioPostgres>::new().await;
+    let rules = || {
+        Rules::new("bank")
+            .rate(1, Duration::from_secs(3600))
+            .circuit_breaker(1, MINUTE)
+    };
+    world.owner.define_provider(&rules()).await.unwrap();
+    let kept = "select concat_ws(' ', tokens < 1, failures, open_until is not null) from pgonce.external_provider where provider = 'bank'";
+    let bank = Bank::new([Act::Cut]);
+    let pay = async |key: &str| code(pay(&world.once, &intent(key), at_once(), &bank).await);
+    assert_eq!(pay("a").await, "external_unknown");
+    assert_eq!(world.see.text(kept).await, "t 1 t");
+    world.owner.define_provider(&rules()).await.unwrap();
+    assert_eq!(world.see.text(kept).await, "t 1 t");
+    assert_eq!(pay("b").await, "external_wait");
+    // Other limits count anew, each by itself.
+    let more = rules().rate(2, Duration::from_secs(3600));
+    world.owner.define_provider(&more).await.unwrap();
+    assert_eq!(pay("b").await, "external_wait", "the circuit is open");
+    world
+        .owner
+        .define_provider(&more.circuit_breaker(2, MINUTE))
+        .await
+        .unwrap();
+    assert_eq!(pay("b").await, "Some(\"ch_1\")");
+}

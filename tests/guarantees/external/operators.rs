@@ -133,6 +133,60 @@ async fn what_could_open_a_second_effect_is_refused_unless_it_is_forced() {
     }
 }
 
+/// What an operator looks at before a decision.
+async fn seen(world: &World<TokioPostgres>, key: &str) -> String {
+    let seen = "select json_build_object('status', status, 'sends', sends, 'fence', fence)::text from pgonce.external_call";
+    world.see.text(&format!("{seen} where key = '{key}'")).await
+}
+
+#[tokio::test]
+async fn a_decision_about_what_was_seen_is_refused_where_it_is_no_longer_so() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    // Somebody decides to send it again, although it may have happened. Meanwhile: it has.
+    let effect = unknown(&world, "confirmed", "charge".into()).await;
+    let before = seen(&world, "confirmed").await;
+    let report = format!(
+        "select pgonce.external_observe('bank', 'confirmed', '{effect}', p_reference => 'ch_5')"
+    );
+    assert_eq!(see.text(&report).await, "applied");
+    let more = format!(", p_force => true, p_before => '{before}'");
+    assert_eq!(see.code(&settle(&effect, "resend", &more)).await, "55000");
+    // An error comes before the server has let go of the record: the next answer comes after.
+    assert_eq!(status(see, "confirmed").await, "confirmed");
+    let bank = Bank::new([]);
+    let paid = pay(&world.once, &intent("confirmed"), "charge".into(), &bank).await;
+    assert_eq!(code(paid), "Some(\"ch_5\")");
+    assert!(bank.came().is_empty(), "sent a second time");
+    // By force alone it is about whatever there is.
+    let forced = settle(&effect, "resend", ", p_force => true");
+    assert_eq!(see.text(&forced).await, "confirmed");
+
+    // Where the provider honours keys, a retry sends it again, and it is unknown as before.
+    see.run("select pgonce.define_provider('bank', p_keys_for => '1 hour')")
+        .await;
+    let step = || Step::new("charge").decides_command();
+    let effect = unknown(&world, "sent again", step()).await;
+    let before = seen(&world, "sent again").await;
+    let bank = Bank::new([Act::Cut]);
+    let paid = pay(&world.once, &intent("sent again"), step(), &bank).await;
+    assert_eq!(code(paid), "external_unknown");
+    assert_eq!(bank.came().len(), 1);
+    assert_eq!(status(see, "sent again").await, "unknown");
+    let fail = |before: String| {
+        let more = format!(", p_code => 'lost', p_before => '{before}'");
+        settle(&effect, "failed", &more)
+    };
+    assert_eq!(see.code(&fail(before)).await, "55000");
+    let ended = async || see.record(&intent("sent again"), "status").await;
+    assert_eq!(ended().await, "failed_retryable");
+    // What is as it was seen is decided, also when its deadline is over.
+    let fail = fail(seen(&world, "sent again").await);
+    see.run("select pgonce._move_clock('2 days')").await;
+    assert_eq!(see.text(&fail).await, "needs_operator");
+    assert_eq!(ended().await, "failed_final");
+}
+
 #[tokio::test]
 async fn a_decision_ends_the_command_where_the_call_decides_it() {
     let world = World::<TokioPostgres>::new().await;

@@ -329,3 +329,35 @@ async fn a_stream_without_keys_is_not_passed_to_a_function() {
         assert_eq!(report.new, new);
     }
 }
+
+/// Rows without a key are known by their place in one file: the file that was fixed is another one.
+#[tokio::test]
+async fn rows_without_a_key_are_not_passed_again_from_the_file_that_was_fixed() {
+    let (world, _turn) = place().await;
+    world
+        .see
+        .run("create table public.paid (amount text); grant all on public.paid to public; \
+              create function public.pay(r jsonb) returns void language sql as 'insert into public.paid values (r ->> ''a'')'")
+        .await;
+    let run = async |to: Import, text: &[u8]| {
+        let (_folder, input) = file("a.csv", text);
+        let report = world.once.import(&to, input, |_| ()).await;
+        report.map_err(|error| error.code().to_owned())
+    };
+    let to = Import::call("payments", "public.pay").max_rows(1);
+    let (broken, fixed) = (b"a\n1\n2\"x\n", b"a\n1\n2\n");
+    assert_eq!(run(to.clone(), broken).await.unwrap_err(), "P4090");
+    assert_eq!(run(to.clone(), fixed).await.unwrap_err(), "P4098");
+    world
+        .see
+        .run("select pgonce.import_cancel('payments')")
+        .await;
+    assert_eq!(run(to.clone(), fixed).await.unwrap_err(), "P4098");
+    // The rest by itself; and what is done stands in nobody's way.
+    for rest in [b"a\n2\n", b"a\n3\n"] {
+        let to = Import::call("the rest", "public.pay");
+        assert_eq!(counts(&run(to, rest).await.unwrap()), [1, 1, 0, 0, 0]);
+    }
+    let paid = "select string_agg(amount, ' ' order by amount) from public.paid";
+    assert_eq!(world.see.text(paid).await, "1 2 3");
+}

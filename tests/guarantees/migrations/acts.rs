@@ -83,7 +83,8 @@ async fn what_operators_did_before_is_in_the_one_table_after_an_upgrade() {
             "0014_kept_markers",
             "0015_shared",
             "0016_bound_roles",
-            "0017_parked_in_order"
+            "0017_parked_in_order",
+            "0018_asked_try"
         ]
     );
     assert!(report.routines);

@@ -3,7 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::console::{ADMIN, OPERATOR, fill, sign_in, url_encoded};
+use crate::console::{ADMIN, CALL, OPERATOR, fill, sign_in, url_encoded};
 use crate::fixture::Fixture;
 use crate::serve::{Serving, TOKENS};
 
@@ -366,6 +366,49 @@ async fn an_act_by_force_is_about_what_its_page_showed() {
         count(&fixture, "pgonce.intent where key = 'stuck'").await,
         0
     );
+}
+
+#[tokio::test]
+async fn a_decision_by_force_about_a_call_is_about_what_its_page_showed() {
+    let fixture = Fixture::installed().await;
+    fill(&fixture).await;
+    let serving = Serving::of(&fixture, &["--roles", "console"], TOKENS);
+    let path = format!("/call?effect_key={CALL}");
+    let seen = async || {
+        let page = serving.text(&path, ADMIN).await;
+        let (_, after) = page.split_once("name=\"before\" value=\"").unwrap();
+        after.split('"').next().unwrap().replace("&quot;", "\"")
+    };
+    let (cookie, csrf) = sign_in(&serving, ADMIN).await;
+    let form = |before: &str| {
+        let before = url_encoded(before);
+        format!(
+            "csrf={csrf}&effect_key={CALL}&outcome=resend&reason=r&force=on&confirm=settle&before={before}"
+        )
+    };
+    let unknown = seen().await;
+    // The provider confirms it after all, while somebody types a reason.
+    fixture
+        .sql("select pgonce.external_observe(provider, 'confirmed', effect_key) from pgonce.external_call")
+        .await;
+    let resend = async |before: &str| {
+        let answer = serving
+            .form("/act/settle-call", &cookie, &form(before))
+            .await;
+        (answer.status(), answer.text().await.unwrap())
+    };
+    let (status, refused) = resend(&unknown).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{refused}");
+    assert!(
+        refused.contains("it is confirmed now") && refused.contains("Look at it again"),
+        "{refused}"
+    );
+    let confirmed = "pgonce.external_call where status = 'confirmed'";
+    assert_eq!(count(&fixture, confirmed).await, 1);
+    // Who sees that it happened may do it.
+    let (status, page) = resend(&seen().await).await;
+    assert_eq!(status, StatusCode::SEE_OTHER, "{page}");
+    assert_eq!(count(&fixture, confirmed).await, 0);
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Calls to providers, as an operator meets them.
 
-use crate::fixture::Fixture;
+use std::process::Stdio;
+
+use crate::fixture::{Fixture, Run};
+use crate::serve::DEADLINE;
 
 const WHY: [&str; 3] = ["--reason", "ticket 9", "--yes"];
 
@@ -59,4 +62,42 @@ async fn an_operator_lists_shows_and_settles_calls_and_every_decision_is_kept() 
     );
     let nobody = fixture.run(&["external", "show", "00000000-0000-0000-0000-000000000000"]);
     assert_eq!(nobody.code, 7, "{nobody:?}");
+}
+
+#[tokio::test]
+async fn a_call_that_was_confirmed_since_it_was_read_is_not_sent_again_by_force() {
+    let fixture = Fixture::installed().await;
+    let key = &*sent(&fixture).await;
+    let (reporter, connection) =
+        tokio_postgres::connect(&fixture.database.url(), tokio_postgres::NoTls)
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    // The command has read the call when it waits for the report.
+    let report = format!("begin; select pgonce.external_observe('bank', 'confirmed', '{key}')");
+    reporter.batch_execute(&report).await.unwrap();
+    let resend = ["external", "settle", key, "resend", "--force", key];
+    let mut command = fixture.command(&[&resend[..], &WHY].concat());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let settling = command.spawn().unwrap();
+    let waits = "select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')";
+    let waiting = async || {
+        let row = fixture.client.query_one(waits, &[]).await.unwrap();
+        row.get::<_, bool>(0)
+    };
+    pgonce_testkit::wait_until("the command waits", DEADLINE, waiting)
+        .await
+        .unwrap();
+    reporter.batch_execute("commit").await.unwrap();
+    let done = Run::of(settling.wait_with_output().unwrap());
+    assert!(
+        done.code == 1
+            && done.err.contains("it is confirmed now")
+            && done.err.contains("Look at it again"),
+        "{done:?}"
+    );
+    let shown = fixture.json(&["external", "show", key]);
+    assert_eq!(shown[0]["status"], "confirmed", "{shown}");
+    // Who sees that it happened may do it.
+    fixture.ok(&[&resend[..], &WHY].concat());
 }

@@ -101,6 +101,14 @@ async fn a_ledger_is_kept_looked_at_verified_and_repaired() {
     assert_eq!(fixture.run(&["ledger", "verify"]).code, 0);
     let pair = fixture.run(&["ledger", "verify", "--all-tenants", "--tenant", "t"]);
     assert_eq!(pair.code, 2, "{pair:?}");
+    // The nightly check is of every tenant.
+    fixture
+        .sql("select pgonce.ledger_open('cash', 'EUR', 'debit', p_tenant => 't'); update pgonce.ledger_account set balance = 1 where tenant = 't'")
+        .await;
+    assert_eq!(fixture.run(&["ledger", "verify"]).code, 1);
+    assert_eq!(fixture.run(&["ledger", "verify", "--tenant", ""]).code, 0);
+    fixture.ok(&[&repair[..], &["--tenant", "t", "--yes"]].concat());
+    assert_eq!(fixture.run(&["ledger", "verify"]).code, 0);
     let no_time = fixture.run(&["ledger", "balance", "ada", "--at", "yesterdy"]);
     assert!(
         no_time.code == 2 && no_time.err.contains("2026-05-01"),

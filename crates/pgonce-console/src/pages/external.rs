@@ -167,9 +167,14 @@ pub(super) fn page(app: &App, fields: &Fields, list: Html) -> Html {
         .and(list)
 }
 
+/// `before` is what an act on the page is about: a call that was decided or sent again since, or that has a reference or a dispute which
+/// the page did not show, is not acted on. That it was looked up, or passed its deadline, changes nothing.
 const ONE: &str = "
 select c.tenant, c.effect_key::text, c.provider, c.scope, c.key, c.step, pgonce._external_status(c) as status, c.reference, c.sends, c.looks, c.decides,
        c.failure_code, c.failure_message, c.decided_by, c.disputed, c.requested_at, c.first_sent_at, c.sent_at, c.next_look_at, c.deadline_at, c.decided_at,
+       (jsonb_build_object('status', c.status, 'sends', c.sends, 'fence', c.fence, 'sent_at', c.sent_at)
+         || case when c.reference is null then jsonb_build_object('reference', c.reference) else '{}' end
+         || case when c.disputed is null then jsonb_build_object('disputed', c.disputed) else '{}' end)::text as before,
        case when $3 = 'yes' then jsonb_pretty(c.request) end as request, case when $3 = 'yes' then jsonb_pretty(c.response) end as response
   from pgonce.external_call c where c.tenant = $1 and c.effect_key::text = lower($2) and c.effect_key = case when $2 ~ '^[0-9a-fA-F-]{36}$' then $2::text::uuid end";
 
@@ -305,7 +310,7 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
     if who.role < Role::Operator {
         return Html::default();
     }
-    let [tenant, key] = ["tenant", "effect_key"].map(|name| text(row, name));
+    let [tenant, key, before] = ["tenant", "effect_key", "before"].map(|name| text(row, name));
     let decides = row.get("decides") == Some(&serde_json::Value::Bool(true));
     let all = [
         (
@@ -329,6 +334,7 @@ fn forms(app: &App, who: &Who, row: &Row) -> Html {
             ("tenant", tenant.as_str()),
             ("effect_key", &key),
             ("outcome", outcome),
+            ("before", &before),
         ];
         let own = match outcome {
             "confirmed" => {

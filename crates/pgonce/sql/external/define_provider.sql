@@ -36,7 +36,14 @@ begin
        set keys_for = excluded.keys_for, deadline = excluded.deadline, look_after = excluded.look_after,
            backoff = excluded.backoff, max_backoff = excluded.max_backoff, rate = excluded.rate, rate_per = excluded.rate_per,
            trip_after = excluded.trip_after, trip_for = excluded.trip_for, keep = excluded.keep,
-           defined_at = excluded.defined_at, tokens = null, filled_at = null, failures = 0, open_until = null;
+           defined_at = excluded.defined_at,
+           -- The same limits again, as a service defines them at every start, let no request more through.
+           tokens = case when (p.rate, p.rate_per) is not distinct from (excluded.rate, excluded.rate_per) then p.tokens end,
+           filled_at = case when (p.rate, p.rate_per) is not distinct from (excluded.rate, excluded.rate_per) then p.filled_at end,
+           failures = case when (p.trip_after, p.trip_for) is not distinct from (excluded.trip_after, excluded.trip_for)
+               then p.failures else 0 end,
+           open_until = case when (p.trip_after, p.trip_for) is not distinct from (excluded.trip_after, excluded.trip_for)
+               then p.open_until end;
     perform pgonce._audit_rules('provider ' || p_provider, v_before,
         (select to_jsonb(p) - '{tokens,filled_at,failures,open_until}'::text[] from pgonce.external_provider p
           where p.provider = p_provider collate "C"));

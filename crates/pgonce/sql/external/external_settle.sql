@@ -1,19 +1,24 @@
 -- pgonce.external_settle(p_effect_key, p_outcome, p_reason, p_force, p_reference, p_response, p_answer, p_code, p_message,
---          p_tenant, p_person): an operator's decision about a call. confirmed: it happened; failed: it did not and will not;
+--          p_tenant, p_person, p_before): an operator's decision about a call. confirmed: it happened; failed: it did not and will not;
 --          resend: it did not, and the next attempt sends it.
 -- answers  the status before
 -- locks    the reference, the intent's row and the call's
 -- writes   the call; where its outcome is that of the command, the command, with p_answer; a row of pgonce.operator_act
 -- raises   22023 an unknown outcome or no reason; 42704 there is no such call; 55000 it could open a second effect (its sender
 --          is alive, it may have happened, or it was decided otherwise) and p_force is not set, or it is to be sent again, and the
---          retention of its command is over; 25000 there is a reference, and the transaction is not READ COMMITTED
--- note     a call of a command whose retention is over stays one: the next life of the key makes its own
+--          retention of its command is over, or columns of pgonce.external_call have other values now than in p_before, such as
+--          {"status": "unknown", "sends": 1}; 25000 there is a reference, and the transaction is not READ COMMITTED
+-- note     a call of a command whose retention is over stays one: the next life of the key makes its own. p_before keeps a decision
+--          to what was seen: a report may have confirmed the call since, which a resend by force would do a second time.
+--          needs_operator is no status of the table: such a call is sent or unknown there
 -- example  select fence from pgonce.claim('pay', 'order-3', '\x5e88', '30 seconds') \gset
 --          select effect_key from pgonce.external_send('pay', 'order-3', :fence, 'charge', 'bank', '\x01') \gset
 --          select pgonce.external_settle(:'effect_key', 'confirmed', 'ticket 9: on the statement', p_force => true);
+drop function if exists pgonce.external_settle(uuid, text, text, boolean, text, jsonb, jsonb, text, text, text, text);
 create or replace function pgonce.external_settle(p_effect_key uuid, p_outcome text, p_reason text,
     p_force boolean default false, p_reference text default null, p_response jsonb default null, p_answer jsonb default null,
-    p_code text default null, p_message text default null, p_tenant text default '', p_person text default null)
+    p_code text default null, p_message text default null, p_tenant text default '', p_person text default null,
+    p_before jsonb default null)
 returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
@@ -44,6 +49,11 @@ begin
             hint = 'Look at pgonce.external_calls; compare the tenant, too.';
     end if;
     v_was := pgonce._external_status(v_call);
+    if not to_jsonb(v_call) @> p_before then
+        raise exception 'this call was changed since it was looked at: it is % now', v_was using errcode = '55000',
+            detail = format('provider %s, step %s, sent %s times.', v_call.provider, v_call.step, v_call.sends),
+            hint = 'Nothing was done. Look at it again, then decide.';
+    end if;
     v_rules := pgonce._external_rules(v_call.provider);
     v_ended := v_call.status in ('confirmed', 'failed') and (v_call.ended_at is not null
         or v_call.expires_at <= coalesce(v_row.first_at, pgonce.now()));

@@ -5,7 +5,8 @@
 -- writes   the import, which belongs to p_runner from now on; unfinished imports of the file for other jobs, which nobody
 --          goes on with
 -- raises   22023 a bad name or number; P4029 another process imports for this job, or this file; P4098 the import was begun
---          with other settings, or with another file; P4082 it was cancelled under this process; 42501 the session's role is
+--          with other settings, or with another file; rows without a key were passed to a function from another file of the job,
+--          which is not done; P4082 it was cancelled under this process; 42501 the session's role is
 --          bound to another tenant
 -- note     without a hash (the input is a stream) it goes on with the job's unfinished import that has none. A process
 --          is taken to be dead when its lease is over or its backend has ended, and it is in no transaction that gives
@@ -57,6 +58,16 @@ begin
     if not found and p_number is not null then
         raise exception 'job "%" has no import %', p_job, p_number using errcode = '22023', hint = 'pgonce import list shows the imports.';
     elsif not found then
+        -- Rows without a key are known by their place in one file only: in another they would be passed to the function again.
+        select i.* into v_import from pgonce.import i
+         where i.tenant = p_tenant and i.job = p_job and i.state <> 'done' and i.row_count > 0
+           and p_settings ?| '{call,call_batch}' and coalesce(p_settings ->> 'key', '[]') = '[]'
+         order by i.number desc limit 1;
+        if found then
+            raise exception 'import % of job "%" applied rows of another file, and they have no key', v_import.number, p_job
+                using errcode = 'P4098', detail = format('It is at row %s of %s.', v_import.row_count, v_import.source),
+                hint = 'Nobody knows which rows of this file those are. Import only the rest of it, under another name of the job.';
+        end if;
         insert into pgonce.import (tenant, job, number, file_hash, source, settings, state, runner, backend, leased_until, started_at)
         select p_tenant, p_job, coalesce(max(i.number), 0) + 1, p_file_hash, p_source, p_settings, 'running', p_runner,
                pg_backend_pid(), pgonce.now() + p_lease, pgonce.now()

@@ -1,7 +1,7 @@
 -- pgonce.ledger_repair(p_reason, p_tenant): sets the rows of accounts to what their entries and pending groups
 --          make, and keeps who did it and why.
 -- answers  the accounts that were wrong: repaired true, it is right now; false, its entries themselves were
---          changed by hand, and it was left alone
+--          changed or removed, and it was left alone
 -- locks    the accounts that are wrong, in the order of their names
 -- writes   their rows; a row of pgonce.operator_act for each
 -- raises   22023 no reason given

@@ -1,6 +1,6 @@
 -- pgonce.ledger_verify(p_tenant): recomputes the whole ledger from its entries, in one snapshot.
 -- answers  a row for each thing that is wrong; none where all is well. problem: chain, an entry is not what was
---          posted; group, a group is not what was recorded; entries, a group and its entries differ; balance,
+--          posted, or is missing at the end; group, a group is not what was recorded; entries, a group and its entries differ; balance,
 --          the row of an account differs from its entries and pending groups; total, debits and credits of a
 --          currency differ
 -- locks    nothing

@@ -5,6 +5,7 @@
 //! record, the same; a lost lease, the same: what the provider answers is recorded, and the old holder goes no further.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -23,12 +24,14 @@ use crate::term::may_pass;
 
 static SEND: Sql = Sql::kept(
     "select action, effect_key::text, status, reference, response::text, failure_code, failure_message, \
-     pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint::text, sends::text \
+     pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint::text, sends::text, \
+     (extract(epoch from sent_at) operator(pg_catalog.*) 1000000)::bigint::text \
      from pgonce.external_send($1, $2, $3::text::bigint, $4, $5, $6, $7, $8::text::boolean, $9::text::uuid, $10)",
 );
 static RECORD: Sql = Sql::kept(
     "select action, effect_key::text, status, reference, response::text, failure_code, failure_message, \
-     pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint::text, sends::text \
+     pg_catalog.ceil(extract(epoch from retry_after) operator(pg_catalog.*) 1000)::bigint::text, sends::text, \
+     (extract(epoch from sent_at) operator(pg_catalog.*) 1000000)::bigint::text \
      from pgonce.external_record($1, $2, $3::text::bigint, $4, $5, $6, $7, $8, $9, $10, $11::text::uuid)",
 );
 
@@ -73,7 +76,9 @@ struct Next {
     response: Option<String>,
     code: Option<String>,
     message: Option<String>,
-    retry_after: Option<std::time::Duration>,
+    retry_after: Option<Duration>,
+    /// In microseconds.
+    sent_at: Option<String>,
 }
 
 impl Next {
@@ -97,6 +102,7 @@ impl Next {
             code,
             message,
             retry_after,
+            sent_at: row.opt_text(),
         })
     }
 }
@@ -136,7 +142,7 @@ impl<D: Driver> External<'_, D> {
                     continue;
                 }
                 "unknown" if !asked => {
-                    self.ask(&step, provider, &next.effect).await?;
+                    self.ask(&step, provider, &next).await?;
                     asked = true;
                     continue;
                 }
@@ -190,9 +196,18 @@ impl<D: Driver> External<'_, D> {
         next: Next,
         send: &str,
     ) -> Result<Reply> {
-        let mut call = pin!(timeout(step.timeout, provider.call(&next.effect, request)));
+        let begun = AtomicBool::new(false);
+        let mut call = pin!(timeout(step.timeout, async {
+            begun.store(true, Ordering::Relaxed);
+            provider.call(&next.effect, request).await
+        }));
         let (answer, lost) = match self.lease.renew_while(call.as_mut()).await {
             Ok(answer) => (answer, None),
+            // Somebody else holds the intent, and decides whether it is sent.
+            Err(error) if !begun.load(Ordering::Relaxed) => {
+                let why = "the lease was lost before the request was sent".to_owned();
+                (Ok(Err(CallError::NotSent(why))), Some(error))
+            }
             // The request is on its way all the same, and its answer may be the only one.
             Err(error) => (call.await, Some(error)),
         };
@@ -297,7 +312,8 @@ impl<D: Driver> External<'_, D> {
     }
 
     /// Asks the provider about a call that cannot be sent again, and records what it says.
-    async fn ask<P: Provider>(&mut self, step: &Step, provider: &P, effect: &Effect) -> Result<()> {
+    async fn ask<P: Provider>(&mut self, step: &Step, provider: &P, next: &Next) -> Result<()> {
+        let effect = &next.effect;
         let look = timeout(step.timeout, provider.look_up(effect));
         let report = match self.lease.renew_while(look).await? {
             Ok(Ok(found)) => Report::found(found),
@@ -308,7 +324,8 @@ impl<D: Driver> External<'_, D> {
             Err(_) => None,
         };
         if let Some(report) = report {
-            let report = report.effect_key(&effect.key);
+            // An operator may have allowed another try meanwhile.
+            let report = report.effect_key(&effect.key).sent_at(next.sent_at.clone());
             let once = self.lease.once();
             once.observe_for(provider, report, Some(self.lease.intent()), "look_up")
                 .await?;

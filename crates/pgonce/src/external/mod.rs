@@ -247,6 +247,10 @@ impl Step {
     /// [`Provider::store_response`] allows it to be stored: reconciliation and operators then end the command with the call,
     /// where nobody is at work on it. A confirmed call of whose response nothing readable may be stored leaves that to the
     /// next attempt. Default: the next attempt ends it.
+    ///
+    /// Use it only where the command answers the response itself, [`Reply::body`], and nothing of the command follows the
+    /// step. What follows, such as postings of the ledger or the settling of a hold, never runs once a report has ended the
+    /// command; and an answer of another type cannot be read then (`22030`).
     #[must_use]
     pub fn decides_command(mut self) -> Self {
         self.decides = true;

@@ -415,7 +415,7 @@ fn broken(code: &str, line: u64, what: impl fmt::Display) -> Error {
     invalid(
         code,
         format!("line {line}: {what}"),
-        "Fix the file. Rows before this one may have been applied; they are skipped when you import the fixed file.",
+        "Fix the file. Rows before this one may have been applied: with a key they are skipped when you import the fixed file; without one, import only the rest of it, under another name of the job.",
     )
 }
 
@@ -429,7 +429,7 @@ pub(super) fn unreadable(error: io::Error) -> Error {
         io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => invalid(
             "P4090",
             format!("the input is damaged, or cut off: {error}"),
-            "Get the file again. Rows before this place may have been applied; they are skipped when you import it again.",
+            "Get the file again. Rows before this place may have been applied: with a key they are skipped when you import it again; without one, import only the rest of it, under another name of the job.",
         ),
         _ => Error::work(error),
     }

@@ -405,7 +405,7 @@ impl Run<'_> {
                 "{} rows have failed, more than the {} that are allowed",
                 self.now.failed, self.import.max_failed
             ),
-            "Look at the reasons: pgonce import show JOB. Then raise the limit (--max-failed), or fix the file.",
+            "Look at the reasons: pgonce import show JOB. Then raise the limit (--max-failed); or, where rows have a key, fix the file.",
         ))
     }
 }

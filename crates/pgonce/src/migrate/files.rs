@@ -52,7 +52,7 @@ macro_rules! migrations {
 }
 
 /// Every migration of this build, in order.
-pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 9 "0009_external", 10 "0010_region", 11 "0011_acts", 12 "0012_vanished", 13 "0013_external_life", 14 "0014_kept_markers", 15 "0015_shared", 16 "0016_bound_roles", 17 "0017_parked_in_order"];
+pub const MIGRATIONS: &[Migration] = migrations![1 "0001_core", 2 "0002_outbox", 3 "0003_inbox", 4 "0004_ledger", 5 "0005_transition", 6 "0006_import", 7 "0007_queue", 8 "0008_reference", 9 "0009_external", 10 "0010_region", 11 "0011_acts", 12 "0012_vanished", 13 "0013_external_life", 14 "0014_kept_markers", 15 "0015_shared", 16 "0016_bound_roles", 17 "0017_parked_in_order", 18 "0018_asked_try"];
 
 /// The number of this build's newest migration.
 pub(super) fn newest() -> u32 {
