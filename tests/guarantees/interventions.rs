@@ -287,3 +287,38 @@ async fn a_failure_that_an_application_calls_abandoned_is_a_refusal() {
         assert_eq!(code, if forced { "55000" } else { "" }, "{key}");
     }
 }
+
+/// A call to a provider that happened, or may have, is no refusal.
+#[tokio::test]
+async fn a_command_whose_call_may_have_happened_fails_by_force_only() {
+    let world = world().await;
+    let see = &world.see;
+    for (outcome, open) in [
+        ("confirmed", true),
+        ("unknown", true),
+        ("failed", false),
+        ("not_sent", false),
+    ] {
+        let fence = claim(see, "hold", outcome).await;
+        let names = format!("'hold', '{outcome}', {fence}, 'charge'");
+        see.run(&format!(
+            "select from pgonce.external_send({names}, 'bank', '\\x01'); select from pgonce.external_record({names}, '{outcome}')"
+        ))
+        .await;
+        expire(see).await;
+        let fail = act("fail", "hold", outcome, "");
+        if open {
+            assert_eq!(see.code(&fail).await, "55000", "{outcome}");
+        }
+        let forced = format!(", p_force => {open}");
+        see.run(&act("fail", "hold", outcome, &forced)).await;
+        let verdict = format!(
+            "select pgonce._verdict(i) like '%but a call%' from pgonce.intent i where i.key = '{outcome}'"
+        );
+        assert_eq!(
+            see.text(&verdict).await,
+            if open { "t" } else { "f" },
+            "{outcome}"
+        );
+    }
+}

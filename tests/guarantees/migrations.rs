@@ -10,6 +10,7 @@ mod locks;
 mod named;
 mod owners;
 mod refusals;
+mod restored;
 mod roles;
 mod same;
 mod shared;

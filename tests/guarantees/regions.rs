@@ -123,9 +123,11 @@ async fn a_home_does_not_move_away_from_calls_to_providers_and_they_can_be_settl
         |key: &str| format!("select pgonce.fail('s', '{key}', '\\x01', FENCE, true, 'x', 'm')");
     let refused = "select pgonce.fail('s', 'k', '\\x01', FENCE, false, 'x', 'm')";
     let freed = "select pgonce.release('s', 'k', FENCE, p_forget => true)";
+    // That it failed is said by force only: its call happened.
     let intervene = |act: &str| {
+        let force = act == "fail";
         format!(
-            "select pgonce.intervene('{act}', 's', 'k', 'test', p_answer => '1', p_code => 'no')"
+            "select pgonce.intervene('{act}', 's', 'k', 'test', {force}, p_answer => '1', p_code => 'no')"
         )
     };
     let observe = |outcome: &str| {

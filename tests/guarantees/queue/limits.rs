@@ -186,6 +186,32 @@ async fn no_more_jobs_are_started_in_a_period_than_a_queue_allows() {
         5,
         "unused starts are not saved up"
     );
+    // Services define their queues at every start: the same limit again starts nothing.
+    world.owner.define_queue(&limited).await.unwrap();
+    assert_eq!(claim(see, "api", 20).await.len(), 0);
+    let more = Queue::new("api").rate(6, Duration::from_secs(1));
+    world.owner.define_queue(&more).await.unwrap();
+    assert_eq!(claim(see, "api", 20).await.len(), 6);
+}
+
+/// What is left out stays as it was, also where it becomes so only while the other waits.
+#[tokio::test]
+async fn a_pause_and_a_limit_that_are_set_at_once_both_hold() {
+    let world = World::<TokioPostgres>::new().await;
+    let (see, other) = (&world.see, world.observer().await);
+    see.run("select pgonce.define_queue('mail', p_paused => false); begin; select pgonce.define_queue('mail', p_paused => true)")
+        .await;
+    let waits = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    futures_util::future::join(
+        other.run("select pgonce.define_queue('mail', p_max_attempts => 7)"),
+        async {
+            see.wait_until(waits).await;
+            see.run("commit").await;
+        },
+    )
+    .await;
+    let rules = "select paused || ' ' || max_attempts from pgonce.job_queue where queue = 'mail'";
+    assert_eq!(see.text(rules).await, "true 7");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 -- pgonce.define_queue(p_queue, ...): says what a queue allows; what is left out stays, or is as for '*'. It also pauses and
 --          resumes: p_paused.
 -- answers  nothing
--- locks    the queue's row; with limits, its jobs
+-- locks    the queue's rules: callers take turns; with limits, its jobs
 -- writes   one row of pgonce.job_queue; where it changes, one of pgonce.operator_act. p_max_running: jobs that run at a time; p_max_per_key: jobs of one key; p_rate jobs
 --          are started per p_rate_per. 0 takes p_max_running or p_rate away. p_keep: how long ended jobs stay readable, and
 --          their unique keys taken; 0: not at all
@@ -16,10 +16,15 @@ returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_row    pgonce.job_queue := pgonce._job_rules(p_queue);
-    v_before jsonb := (select to_jsonb(q) from pgonce.job_queue q where q.tenant = '' and q.queue = p_queue collate "C");
-    v_was    boolean := v_row.paused;
+    v_was    pgonce.job_queue;
+    v_row    pgonce.job_queue;
+    v_before jsonb;
 begin
+    -- What is left out stays as the last one has made it, who may not have committed yet.
+    perform pg_advisory_xact_lock(pgonce._lock_id('', 'queue rules', p_queue));
+    v_was := pgonce._job_rules(p_queue);
+    v_before := (select to_jsonb(q) from pgonce.job_queue q where q.tenant = '' and q.queue = p_queue collate "C");
+    v_row := v_was;
     v_row.tenant := '';
     v_row.queue := p_queue;
     v_row.defined_at := pgonce.now();
@@ -43,8 +48,10 @@ begin
          = (excluded.paused, excluded.max_attempts, excluded.backoff, excluded.max_backoff, excluded.keep, excluded.max_running,
             excluded.max_per_key, excluded.rate, excluded.rate_per, excluded.defined_at);
     perform pgonce._audit_rules('queue ' || p_queue, v_before, to_jsonb(v_row),
-        case when v_row.paused and not v_was then 'pause' when v_was and not v_row.paused then 'resume' end);
-    delete from pgonce.job_bucket b where b.queue = p_queue collate "C" and p_rate is not null;
+        case when v_row.paused and not v_was.paused then 'pause' when v_was.paused and not v_row.paused then 'resume' end);
+    -- The same rate again, as a service defines it at every start, starts no job more.
+    delete from pgonce.job_bucket b where b.queue = p_queue collate "C"
+       and (v_row.rate, v_row.rate_per) is distinct from (v_was.rate, v_was.rate_per);
     insert into pgonce.job_recheck (id, tenant, queue, key)
     select nextval('pgonce.job_seq'), b.tenant, b.queue, b.key
       from (select distinct l.tenant, l.queue, l.key from pgonce.job_live l

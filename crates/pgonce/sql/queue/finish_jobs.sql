@@ -9,10 +9,10 @@
 --          select pgonce.finish_jobs('[{"id": :id, "fence": :fence, "result": "sent"}]');
 create or replace function pgonce.finish_jobs(p_jobs jsonb)
 returns integer
--- Its plan is kept, and must not be that of the empty table that it was made for.
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
     set plan_cache_mode = force_generic_plan set enable_seqscan = off
 as $$
+-- Its plan is kept, and must not be that of the empty table that it was made for.
 declare
     v_count integer;
     v_keys  pgonce.job_recheck[];

@@ -16,6 +16,10 @@ begin
     risk := case
         when p_intent.status = 'processing' and p_intent.lease_until > pgonce.now()
             then 'its holder is alive until ' || p_intent.lease_until || case when p_intent.vanished_at is not null then ', and an earlier one vanished' else '' end
+        when p_act = 'fail' and exists (select from pgonce.external_call c
+              where c.tenant = p_intent.tenant and c.scope = p_intent.scope and c.key = p_intent.key and c.ended_at is null
+                and (c.status in ('sent', 'unknown', 'confirmed') or c.disputed is not null))
+            then 'its call to a provider happened, or may have'
         when p_act in ('settle', 'fail') then null
         when p_intent.status = 'processing' and (p_act = 'evict' or v_contract.stale <> 'takeover' or v_contract.probe is not null)
             then 'its holder vanished, and it may have happened'

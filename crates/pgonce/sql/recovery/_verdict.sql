@@ -17,6 +17,10 @@ return case
     -- Of a lease: what an attempt in one transaction did was rolled back.
     when p_intent.status = 'failed_final' and p_intent.fence % 2 = 0 and left(p_intent.failure_code, 6) = 'http_5'
         then 'The service failed on the way; whether it happened is not known. Every retry gets the same answer.'
+    when p_intent.status = 'failed_final' and exists (select from pgonce.external_call c
+          where c.tenant = p_intent.tenant and c.scope = p_intent.scope and c.key = p_intent.key and c.ended_at is null
+            and (c.status in ('sent', 'unknown', 'confirmed') or c.disputed is not null))
+        then 'It was refused, finally, and every retry gets the same refusal; but a call to a provider happened, or may have: look at its calls.'
     when p_intent.status = 'failed_final'
         then 'It was refused, finally. Every retry gets the same refusal.'
     when p_intent.status = 'failed_retryable' and p_intent.vanished_at is not null

@@ -32,7 +32,8 @@ begin
     elsif p_tenant collate "C" is distinct from '' and exists (
         select from pgonce.role_grant g join pg_catalog.pg_roles r on r.rolname = g.role
           join pg_catalog.pg_roles b on b.oid = v_role
-         where g.part in ('relay', 'operator') and (r.oid = b.oid or not b.rolsuper and pg_has_role(b.oid, r.oid, 'member'))) then
+         where g.part in ('relay', 'operator') and pgonce._is_granted(g.role)
+           and (r.oid = b.oid or not b.rolsuper and pg_has_role(b.oid, r.oid, 'member'))) then
         raise exception 'role "%" has a part that acts for all tenants: relay or operator', p_role using errcode = '22023',
             hint = 'Bind roles that have the parts app, consumer or viewer.';
     end if;

@@ -3,10 +3,11 @@
 -- answers  nothing
 -- locks    each table with tenants, exclusively, for a moment
 -- writes   the functions pgonce._tenant_is_allowed of the policies and pgonce._scope_is_allowed of claims, and whether the policies hold for the owner's functions too;
---          policies for those who may read all. Nothing where it is so already
+--          policies for those who may read all; a row of pgonce.operator_act. Nothing where it is so already
 -- raises   22023 p_on is null; 42501 something in the schema belongs to a superuser or to a role that bypasses row level security:
 --          it would show every tenant to everyone
--- note     a dump by the owner then needs pg_dump --enable-row-security, or a superuser
+-- note     a dump by the owner then needs pg_dump --enable-row-security, or a superuser. Where the tables get another owner, call it again:
+--          the policies are for the role that owned them
 -- example  select pgonce.isolate_tenants(false);
 create or replace function pgonce.isolate_tenants(p_on boolean)
 returns void
@@ -17,6 +18,7 @@ declare
     v_owner  name;
     v_above  record;
     v_table  record;
+    v_was    boolean := (select c.relforcerowsecurity from pg_catalog.pg_class c where c.oid = 'pgonce.intent'::regclass);
 begin
     select c.relnamespace, pg_get_userbyid(c.relowner) into v_schema, v_owner from pg_catalog.pg_class c
      where c.oid = 'pgonce.intent'::regclass;
@@ -42,14 +44,19 @@ begin
     for v_table in
         select c.oid::regclass as name, c.relrowsecurity as policed, c.relforcerowsecurity as forced,
                c.relname in ('inbox_contract', 'inbox_cursor', 'projection', 'projection_build', 'sweep', 'job_queue', 'region_rule', 'transition_rule') as general,
-               exists (select from pg_catalog.pg_policy p where p.polrelid = c.oid and p.polname = 'of_the_owner') as known
+               (select p.polroles from pg_catalog.pg_policy p where p.polrelid = c.oid and p.polname = 'of_the_owner') as owners,
+               c.relowner as owner
           from pg_catalog.pg_class c join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attname = 'tenant'
          where c.relnamespace = v_schema
            and c.relkind in ('r', 'p') and not c.relispartition
            -- What a queue may start is shared by all tenants: only functions that answer none of it read or write it.
            and c.relname not in ('tenant_binding', 'job_bucket', 'job_running')
     loop
-        if p_on and not v_table.known then
+        if v_table.owners <> array[v_table.owner] then
+            -- The tables got another owner.
+            execute format('alter policy of_the_owner on %s to %I', v_table.name, v_owner);
+        end if;
+        if p_on and v_table.owners is null then
             -- What the functions may do; the restrictive policy own_tenant narrows it.
             execute format('create policy of_the_owner on %s to %I using (true)', v_table.name, v_owner);
         end if;
@@ -65,6 +72,7 @@ begin
         end if;
     end loop;
     perform pgonce._set_claim_switch();
+    perform pgonce._audit_rules('tenants', jsonb_build_object('isolated', v_was), jsonb_build_object('isolated', p_on));
     -- Who may read all needs a policy for that on each table which has got its own.
     perform pgonce._apply_grants(r.rolname) from pg_catalog.pg_roles r
       where p_on and exists (select from pgonce.role_grant g where g.role = r.rolname collate "C" and g.part = 'operator');

@@ -184,7 +184,11 @@ end $$;
 revoke execute on all functions in schema pgonce from public;
 do $$ begin
     perform pgonce._apply_grants(r.rolname) from pg_roles r
-      where exists (select from pgonce.role_grant g where g.role = r.rolname);
+      where exists (select from pgonce.role_grant g where g.role = r.rolname)
+         -- What an earlier build left to a role that has no part any more.
+         or not pgonce._is_granted(r.rolname) and exists (select from pg_policy p join pg_class c on c.oid = p.polrelid
+             where c.relnamespace = (select i.relnamespace from pg_class i where i.oid = 'pgonce.intent'::regclass)
+               and p.polname ^@ 'read_by_' and r.oid = any (p.polroles));
 end $$;
 ",
     );

@@ -8,7 +8,8 @@ returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
-    v_row    pgonce.job_queue := pgonce._job_rules(p_queue);
+    v_was    pgonce.job_queue;
+    v_row    pgonce.job_queue;
     v_queue  text collate "C" := p_queue;
     v_others text[] collate "C";
     v_key    record;
@@ -17,6 +18,9 @@ begin
     if p_queue ^@ 'outbox/' then
         perform pgonce._raise_queue_of_events(p_queue);
     end if;
+    perform pg_advisory_xact_lock(pgonce._lock_id('', 'queue rules', p_queue));
+    v_was := pgonce._job_rules(p_queue);
+    v_row := v_was;
     v_row.tenant := '';
     v_row.queue := p_queue;
     v_row.defined_at := pgonce.now();
@@ -44,7 +48,7 @@ begin
        set paused = excluded.paused, max_attempts = excluded.max_attempts, backoff = excluded.backoff,
            max_backoff = excluded.max_backoff, keep = excluded.keep, max_running = excluded.max_running,
            max_per_key = excluded.max_per_key, rate = excluded.rate, rate_per = excluded.rate_per, defined_at = excluded.defined_at;
-    if p_rate is not null then
+    if (v_row.rate, v_row.rate_per) is distinct from (v_was.rate, v_was.rate_per) then
         delete from pgonce.job_bucket b where b.queue = v_queue;
     end if;
     if p_queue = '*' then
