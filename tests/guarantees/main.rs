@@ -27,6 +27,7 @@ mod inlined;
 mod interventions;
 mod joined;
 mod ledger;
+mod left_open;
 mod limits;
 mod locks;
 mod lost_commit;

@@ -11,15 +11,20 @@ use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::schema::{Around, Schema, Sql, schema_name};
-use crate::driver::{self, Connection, Driver, Param, Session, Settled, was_stale};
+use crate::driver::{
+    self, Connection, Driver, Param, Session, Settled, refuse_left_open, was_stale,
+};
 use crate::error::{Error, ErrorDetail, Result};
 
 /// The schema that pgonce lives in by default.
 pub const DEFAULT_SCHEMA: &str = "pgonce";
 
+/// How a transaction begins at the default isolation of its role. The last words are for [`refuse_left_open`].
+pub(crate) const BEGIN_AS_IS: &str = "begin not deferrable";
+
 /// How a call in a transaction of its own begins, whatever the default isolation of a role is: what
 /// is read after a lock must be new.
-pub(crate) const BEGIN: &str = "begin isolation level read committed read write";
+pub(crate) const BEGIN: &str = "begin isolation level read committed read write not deferrable";
 
 /// Ends a transaction whose commit needs no last check.
 pub(crate) static COMMIT: Sql = Sql::kept("select 'done'");
@@ -300,6 +305,10 @@ impl<D: Driver> Caller<D> {
         }
         let mut session = self.acquire().await?;
         let rows = call_on(&mut session, &self.schema, sql, &args).await;
+        let rows = rows.map_err(|error| match error.code() {
+            "25P02" => refuse_left_open(error),
+            _ => error,
+        });
         release_unless_lost(session, &rows);
         match rows {
             // The default isolation of the role or database is stricter than our calls need, or than they can do with; or the

@@ -6,7 +6,9 @@ use serde_json::Value;
 
 use crate::ack::{Ack, Done};
 use crate::attempt::Attempt;
-use crate::call::{Around, Row, Schema, release_unless_lost, uncertain_if_lost, unreadable};
+use crate::call::{
+    Around, BEGIN_AS_IS, Row, Schema, release_unless_lost, uncertain_if_lost, unreadable,
+};
 use crate::claim::{Claim, Outcome};
 use crate::counts::Suppression;
 use crate::driver::{Driver, Effect, IntoEffect};
@@ -268,7 +270,7 @@ where
     ) -> Result<Claim<Right<D>>> {
         // The database makes the answer of one statement: one that is to be encrypted comes here first.
         let at_once = once.keys().is_none() && !once.caller().schema.is_pooled();
-        if at_once && once.begin() == "begin" {
+        if at_once && once.begin() == BEGIN_AS_IS {
             if intent.is_known_first() && !retrying {
                 return Ok(Claim::Run(None));
             }

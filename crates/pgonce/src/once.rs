@@ -10,7 +10,8 @@ use crate::ack::Done;
 use crate::attempt::Attempt;
 use crate::cache::{Cache, ReplayCache};
 use crate::call::{
-    Args, COMMIT, Caller, DEFAULT_SCHEMA, Row, Schema, Sql, call_on, commit_with, roll_back,
+    Args, BEGIN_AS_IS, COMMIT, Caller, DEFAULT_SCHEMA, Row, Schema, Sql, call_on, commit_with,
+    roll_back,
 };
 use crate::claim::{Claim, ClaimKind, Outcome};
 use crate::contract::InForce;
@@ -223,9 +224,9 @@ impl<D: Driver> OnceBuilder<D> {
     /// Builds the [`Once`]. A schema name that would need quotes is [`Error::Invalid`].
     pub fn build(self) -> Result<Once<D>> {
         let begin = match self.isolation {
-            Isolation::ReadCommitted => "begin",
-            Isolation::RepeatableRead => "begin isolation level repeatable read",
-            Isolation::Serializable => "begin isolation level serializable",
+            Isolation::ReadCommitted => BEGIN_AS_IS,
+            Isolation::RepeatableRead => "begin isolation level repeatable read not deferrable",
+            Isolation::Serializable => "begin isolation level serializable not deferrable",
         };
         let shared = Arc::new(Shared {
             begin,

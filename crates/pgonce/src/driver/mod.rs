@@ -165,6 +165,19 @@ pub(crate) fn stale(message: &str, code: &str) -> Error {
     Error::Disconnected(format!("{STALE}{message} [{code}]"))
 }
 
+/// The error of BEGIN on a session in which somebody left a transaction open: what is committed there would be theirs, too, and
+/// what they roll back ours. It is closed like a lost one.
+///
+/// BEGIN itself only warns there; `not deferrable` is refused once anything was asked in the transaction, and means nothing else.
+pub(crate) fn refuse_left_open(error: Error) -> Error {
+    match error.code() {
+        code @ ("25001" | "25P02") => Error::Disconnected(format!(
+            "{STALE}somebody left a transaction open in it [{code}]"
+        )),
+        _ => error,
+    }
+}
+
 /// Whether the server answered that it did not run the statement, since the session is stale: nothing happened.
 pub(crate) fn was_stale(error: &Error) -> bool {
     matches!(error, Error::Disconnected(why) if why.starts_with(STALE))
@@ -289,7 +302,7 @@ pub struct Opening<'a> {
     pub begin: &'a str,
     /// The claim, sent along with BEGIN where the driver can.
     pub claim: &'a Statement,
-    /// Its parameters.
+    /// Parameters of the claim.
     pub params: &'a [Param<'a>],
 }
 
@@ -309,13 +322,13 @@ pub trait IntoEffect<S> {
 
 /// A statement of the user's that can be sent as a part of one of pgonce's.
 pub trait Effect<S>: Send + Sync {
-    /// Its SQL.
+    /// SQL of the statement.
     fn sql(&self) -> &str;
 
-    /// The number of its values.
+    /// Number of the statement's values.
     fn len(&self) -> usize;
 
-    /// Whether it has no values.
+    /// Whether the statement has no values.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -331,7 +344,7 @@ pub trait Effect<S>: Send + Sync {
 
 /// A pool of connections of one driver.
 pub trait Driver: Clone + Send + Sync + 'static {
-    /// Its connections.
+    /// A connection of the pool.
     type Session: Session;
 
     /// Takes a connection out of the pool.

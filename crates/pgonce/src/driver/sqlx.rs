@@ -21,7 +21,8 @@ use tokio::time::timeout;
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, crashed, is_crash, is_stale, missing_limits, stale,
+    Statement, binary_as_text, crashed, is_crash, is_stale, missing_limits, refuse_left_open,
+    stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -274,7 +275,8 @@ impl Session for SqlxSession {
 
     async fn open(&mut self, begin: &str) -> Result<()> {
         let begin = AssertSqlSafe(begin.to_owned()).into_sql_str();
-        Ok(PgTransactionManager::begin(self.conn(), Some(begin)).await?)
+        let begun = PgTransactionManager::begin(self.conn(), Some(begin)).await;
+        begun.map_err(Error::from).map_err(refuse_left_open)
     }
 
     async fn settle(&mut self, last: &Statement, params: &[Param<'_>]) -> Settled {

@@ -18,7 +18,8 @@ use tokio_postgres::{Client, Config, GenericClient, Transaction};
 use super::sealed::Sealed;
 use super::{
     Connection, Driver, Effect, InTransaction, IntoEffect, Opening, Param, Row, Session, Settled,
-    Statement, binary_as_text, crashed, is_crash, is_stale, missing_limits, stale,
+    Statement, binary_as_text, crashed, is_crash, is_stale, missing_limits, refuse_left_open,
+    stale,
 };
 use crate::error::{Error, ErrorDetail, Result};
 
@@ -192,12 +193,13 @@ impl Session for TokioSession {
             run_prepared(object, &prepared, opening.params),
         )
         .await;
-        begun?;
+        begun.map_err(Error::from).map_err(refuse_left_open)?;
         Ok(rows?.into_iter().next())
     }
 
     async fn open(&mut self, begin: &str) -> Result<()> {
-        Ok(self.object().batch_execute(begin).await?)
+        let begun = self.object().batch_execute(begin).await;
+        begun.map_err(Error::from).map_err(refuse_left_open)
     }
 
     async fn settle(&mut self, last: &Statement, params: &[Param<'_>]) -> Settled {

@@ -197,7 +197,7 @@ impl<D: Driver> Inbox<D> {
     /// How a batch begins. Its end insists on the setting, which is gone with the transaction.
     fn beginning(&self, settings: &str) -> String {
         format!(
-            "begin isolation level read committed read write; set local \"{}\".batch = 'open'{settings}",
+            "begin isolation level read committed read write not deferrable; set local \"{}\".batch = 'open'{settings}",
             self.caller.schema.name()
         )
     }

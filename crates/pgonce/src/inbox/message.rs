@@ -62,17 +62,17 @@ pub struct Message {
     pub tenant: String,
     /// What its order matters for: messages of one key are applied one after the other.
     pub key: Option<String>,
-    /// What it says, such as `order.created`.
+    /// Type of the message, such as `order.created`.
     pub kind: Option<String>,
     /// The bytes.
     pub payload: Arc<[u8]>,
     /// What came with it.
     pub headers: Map<String, Value>,
-    /// Where it stands, in an ordered source.
+    /// Position of the message, in an ordered source.
     pub place: Option<PartitionPosition>,
     /// The source says, or suspects, that it was delivered before.
     pub redelivered: bool,
-    /// When it was sent, where the source knows: for the lag.
+    /// When the message was sent, where the source knows: for the lag.
     pub sent_at: Option<SystemTime>,
     /// The bytes as they came, where the payload was inside them.
     came: Option<Arc<[u8]>>,
@@ -110,21 +110,21 @@ impl Message {
         }
     }
 
-    /// What its order matters for.
+    /// Key of the message: what its order matters for.
     #[must_use]
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.key = Some(key.into());
         self
     }
 
-    /// What it says.
+    /// Type of the message, such as `order.created`.
     #[must_use]
     pub fn kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
         self
     }
 
-    /// Whose it is.
+    /// Tenant that the message belongs to.
     #[must_use]
     pub fn tenant(mut self, tenant: impl Into<String>) -> Self {
         self.tenant = tenant.into();
@@ -138,7 +138,7 @@ impl Message {
         self
     }
 
-    /// Where it stands in an ordered source.
+    /// Position of the message in an ordered source.
     #[must_use]
     pub fn at(mut self, partition: impl Into<String>, position: impl Into<Position>) -> Self {
         self.place = Some(PartitionPosition {

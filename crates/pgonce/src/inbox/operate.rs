@@ -121,13 +121,13 @@ pub struct Backlog {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Poison {
-    /// Its number: what [`Inbox::retry`] and [`Inbox::skip`] ask for.
+    /// Number of the message in the inbox: what [`Inbox::retry`] and [`Inbox::skip`] ask for.
     pub seq: i64,
     /// Whose it is.
     pub tenant: String,
-    /// Where it came from.
+    /// Name of the source that the message came from.
     pub source: String,
-    /// Its id.
+    /// Id of the message.
     pub id: String,
     /// What its order matters for.
     pub key: Option<String>,

@@ -19,14 +19,17 @@ use crate::tx::Tx;
 /// What a statement must begin with to be a part of another one.
 const KINDS: [&str; 5] = ["insert", "update", "delete", "merge", "select"];
 
-/// Ends a statement whose sender has given up, found by its advisory lock.
+/// Ends a statement whose sender has given up, found by its advisory lock. Not one that waits for its synchronous standby: to cancel
+/// that wait would make its commit visible, and a copy of its messages acknowledged, while no standby has it.
 static CANCEL: Sql = Sql::seldom(
     "select pg_catalog.pg_cancel_backend(l.pid) from pg_catalog.pg_locks l \
      where l.locktype operator(pg_catalog.=) 'advisory' and l.granted and l.objsubid operator(pg_catalog.=) 1 \
      and l.database operator(pg_catalog.=) (select d.oid from pg_catalog.pg_database d \
          where d.datname operator(pg_catalog.=) pg_catalog.current_database()) \
      and ((l.classid::bigint operator(pg_catalog.<<) 32) operator(pg_catalog.|) l.objid::bigint) \
-         operator(pg_catalog.=) $1::text::bigint",
+         operator(pg_catalog.=) $1::text::bigint \
+     and not exists (select from pg_catalog.pg_stat_activity a \
+         where a.pid operator(pg_catalog.=) l.pid and a.wait_event operator(pg_catalog.=) 'SyncRep')",
 );
 
 /// One SQL statement that applies messages. It reads them from the relation `messages`, which has the columns `id`,

@@ -76,15 +76,15 @@ const MIN_CLAIM: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct ClaimedMessage {
-    /// Its number in the inbox.
+    /// Number of the message in the inbox.
     pub seq: i64,
     /// The fence of this claim: an older one can finish nothing.
     pub fence: i64,
     /// Which attempt this is.
     pub attempts: u32,
-    /// Where it came from.
+    /// Name of the source that the message came from.
     pub source: String,
-    /// What it is.
+    /// The message: id, key, headers and payload.
     pub message: Message,
     /// What is applied is not what is stored.
     was_read: bool,

@@ -328,10 +328,6 @@ where
             Ended::Returned(Ok(Finished(End::Pending(result)))) => {
                 return self.done.push((claimed, result));
             }
-            Ended::Returned(Err(Error::Fenced(why))) => {
-                tracing::warn!(%why, job = claimed.id, queue = claimed.queue, "the job was lost");
-                return self.forget(&claimed);
-            }
             Ended::Returned(Err(Error::Refused(failure))) => (
                 false,
                 failure.code().to_owned(),
