@@ -95,6 +95,28 @@ async fn two_purges_at_once_never_take_the_same_record_nor_wait<D: TestDriver>(w
     assert_eq!(total, 500);
 }
 
+/// What an operator asks for is done and recorded though another purge is at work, or its place was removed.
+async fn a_purge_by_hand_waits_for_its_turn_and_is_recorded<D: TestDriver>(world: World<D>) {
+    let see = &world.see;
+    see.run("select finish('s', n::text, '\\x01') from generate_series(1, 30) n; select pgonce._move_clock(interval '30 days')")
+        .await;
+    let by_hand = "select pgonce.purge(100, 'ticket 1')";
+    let other = world.observer().await;
+    see.run("begin").await;
+    assert_eq!(see.number("select pgonce.purge(10)").await, 10);
+    let waits = "select count(*) > 0 from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()";
+    let (purged, ()) = join(other.number(by_hand), async {
+        see.wait_until(waits).await;
+        see.run("commit").await;
+    })
+    .await;
+    assert_eq!(purged, 20);
+    see.run("delete from pgonce.sweep").await;
+    assert_eq!(see.number(by_hand).await, 0);
+    let acts = "select string_agg((before ->> 'removed') || ' ' || reason, ', ' order by number) from pgonce.operator_act where act = 'purge'";
+    assert_eq!(see.text(acts).await, "20 ticket 1, 0 ticket 1");
+}
+
 async fn a_purge_racing_retries_never_opens_a_second_effect_inside_retention<D: TestDriver>(
     world: World<D>,
 ) {
@@ -263,6 +285,7 @@ for_each_driver!(
     a_purge_never_touches_what_is_unfinished_or_in_its_retention,
     a_purge_takes_no_more_than_its_limit_and_leaves_nothing_behind,
     two_purges_at_once_never_take_the_same_record_nor_wait,
+    a_purge_by_hand_waits_for_its_turn_and_is_recorded,
     a_purge_racing_retries_never_opens_a_second_effect_inside_retention,
     a_retry_that_meets_a_purge_in_the_act_runs_once,
 );

@@ -89,7 +89,7 @@ enum Command {
     Lost(lost::Args),
     /// Decide about work whose holder vanished, as the contracts say: it happened, try again, give up, or an operator's turn.
     Recover(recover::Args),
-    /// Remove finished records whose retention is over, and partitions of the outbox that nobody needs.
+    /// Remove finished records, ended jobs, events and markers of messages whose retention is over.
     Purge(purge::Args),
     /// Estimate how fast what is stored grows, and how much there will be.
     Forecast(forecast::Args),

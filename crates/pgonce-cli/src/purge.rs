@@ -67,14 +67,12 @@ pub(crate) async fn run(args: Args, target: Target) -> Result {
             break more;
         }
     };
-    // Relays maintain the log too; this is for where none runs.
+    // Relays, consumers and workers do these too; this is for where none runs.
     once.outbox().maintain().await?;
-    // As workers do.
-    let limit = args.limit.to_string();
+    once.inbox().maintain().await?;
     let mut jobs = 0;
     loop {
-        let query = "select pgonce._purge_jobs($1::text::integer) as n";
-        let count = database.count(query, &[Some(&limit)]).await?;
+        let count = once.purge_jobs(args.limit).await?;
         jobs += count;
         let is_full = count >= u64::from(args.limit);
         if !(is_full && args.all) {

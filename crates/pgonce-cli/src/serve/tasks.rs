@@ -29,7 +29,7 @@ async fn pause(stop: &CancellationToken, settings: &mut Changes, time: Duration)
     }
 }
 
-/// Purges expired records in bounded transactions, with three times as long between them as each took: beside full load it
+/// Purges expired records and ended jobs in bounded transactions, with three times as long between them as each took: beside full load it
 /// takes at most a quarter of one connection. Partitions are kept first, and again after `purge_every` at the latest: neither a purge that
 /// fails nor one with much to do keeps them waiting.
 pub(super) async fn retention(
@@ -83,10 +83,13 @@ async fn sweep(
         let began = tokio::time::Instant::now();
         let count = once.purge(batch).await?;
         counter!("pgonce_purged_total").increment(count);
+        // Workers do it too; those that are written in SQL do not.
+        let jobs = once.purge_jobs(batch).await?;
+        let more = count.max(jobs) >= u64::from(batch);
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
-            () = tokio::time::sleep(began.elapsed() * 3), if count >= u64::from(batch) => {}
-            () = std::future::ready(()), if count < u64::from(batch) => return Ok(false),
+            () = tokio::time::sleep(began.elapsed() * 3), if more => {}
+            () = std::future::ready(()), if !more => return Ok(false),
         }
         if round.elapsed() > limit {
             return Ok(true);

@@ -288,6 +288,37 @@ async fn partitions_are_kept_while_every_purge_fails() {
         .unwrap();
 }
 
+/// Where no worker and no consumer of ours runs, as with those in SQL.
+#[tokio::test]
+async fn ended_jobs_and_markers_go_where_only_the_daemon_or_purge_runs() {
+    for by_daemon in [true, false] {
+        let fixture = Fixture::installed().await;
+        fixture
+            .sql(
+                "select pgonce._create_inbox_partitions(); \
+                 select pgonce.accept('billing', 'shop', 'evt-1'); \
+                 insert into pgonce.job_end (id, ended_at, expires_at, status, attempts, tenant, queue) \
+                 select n, now(), now(), 'succeeded', 1, '', 'q' from generate_series(1, 25) n; \
+                 select pgonce._move_clock('100 days')",
+            )
+            .await;
+        let flags = ["--roles", "retention", "--purge-batch", "10"];
+        let _serving = by_daemon.then(|| Serving::of(&fixture, &flags, ""));
+        if !by_daemon {
+            fixture.ok(&["purge", "--all"]);
+        }
+        let left = "select (select count(*) from pgonce.job_end) + (select count(*) from pgonce.inbox_marker)";
+        let gone = async || {
+            let row = fixture.client.query_one(left, &[]).await.unwrap();
+            row.get::<_, i64>(0) == 0
+        };
+        let deadline = std::time::Duration::from_secs(120);
+        wait_until("nothing to be left", deadline, gone)
+            .await
+            .unwrap();
+    }
+}
+
 #[tokio::test]
 async fn a_relay_that_cannot_go_on_is_shown_and_the_console_stays() {
     let fixture = Fixture::installed().await;

@@ -1,7 +1,7 @@
 -- pgonce.purge(p_limit, p_reason): removes finished records whose retention is over, at most p_limit.
 -- answers  how many it removed or, where the contract says "gone", reduced to a tombstone
--- locks    its row of pgonce.sweep: a second purge at the same time returns 0 at once; of the records only
---          those it removes, and none that is in use
+-- locks    its row of pgonce.sweep: a second purge at the same time returns 0 at once or, with a reason, waits for its turn; of the
+--          records only those it removes, and none that is in use
 -- writes   pgonce.intent: only finished and expired rows; unfinished ones have no expiry. p_reason: it is done by
 --          hand, and a row of pgonce.operator_act records who and why. Calls to
 --          providers that were decided, or never sent, go after their intents; they are not counted. A row of pgonce.sample for the
@@ -36,7 +36,12 @@ begin
         insert into pgonce.sweep (name) select 'intent'
          where not exists (select from pgonce.sweep w where w.tenant = '' and w.name = 'intent')
         on conflict on constraint one_place_per_sweep do nothing;
-        return 0;
+        if p_reason is null then
+            return 0;
+        end if;
+        -- What an operator asks for is done, and recorded, whatever a timer does meanwhile.
+        select w.next_block into v_from from pgonce.sweep w
+         where w.tenant = '' and w.name = 'intent' for update;
     end if;
     v_blocks := pg_relation_size('pgonce.intent') / current_setting('block_size')::bigint;
     while v_walked <= v_blocks and v_done < p_limit loop

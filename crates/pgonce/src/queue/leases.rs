@@ -19,12 +19,11 @@ use crate::failure::in_ascii;
 use crate::once::Once;
 
 static FINISH: Sql = Sql::kept("select pgonce.finish_jobs($1)");
-static PURGE: Sql = Sql::kept("select pgonce._purge_jobs($1::text::integer)");
 
 /// Pause between removals of ended jobs whose retention is over.
 const PURGE_PAUSE: Duration = Duration::from_secs(60);
 /// Maximum number of jobs that are removed in one transaction.
-const PURGE_LIMIT: i64 = 10_000;
+const PURGE_LIMIT: u32 = 10_000;
 
 /// The pause before a call of the database that failed is made again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -185,15 +184,8 @@ pub(super) async fn keep_leases<D: Driver>(
 pub(super) async fn keep_purging<D: Driver>(once: Once<D>) {
     loop {
         loop {
-            let purged = bounded(MAX_LIMIT, async {
-                let rows = once
-                    .caller()
-                    .call(&PURGE, Args::new().int(PURGE_LIMIT))
-                    .await?;
-                rows.one()?.get::<i64>()
-            });
-            match purged.await {
-                Ok(PURGE_LIMIT..) => {}
+            match bounded(MAX_LIMIT, once.purge_jobs(PURGE_LIMIT)).await {
+                Ok(count) if count >= u64::from(PURGE_LIMIT) => {}
                 Ok(_) => break,
                 Err(error) => {
                     tracing::debug!(%error, "ended jobs could not be purged");
