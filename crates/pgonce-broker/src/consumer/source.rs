@@ -61,7 +61,7 @@ pub trait Source: Send + 'static {
     /// meet. The same after every restart; for example `nats:orders`.
     fn name(&self) -> &str;
 
-    /// Whether it has an order.
+    /// Whether the source has an order.
     fn order(&self) -> Order {
         Order::Unordered
     }

@@ -57,7 +57,7 @@ pub enum Refusal {
         sink: &'static str,
         /// The option.
         option: &'static str,
-        /// What it says.
+        /// What the option is needed for.
         what: &'static str,
     },
     /// The other side answers, and cannot be used like this.

@@ -7,6 +7,14 @@
 
 use pgonce::inbox::Message;
 
+/// The text of an attribute. What is no UTF-8 is written out byte by byte, so that no two ids or tenants become one.
+pub(super) fn text(bytes: &[u8]) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => format!("\u{fffd}{}", bytes.escape_ascii()),
+    }
+}
+
 /// Puts an attribute where it belongs. The broker's own id, if it had one, stays.
 pub(super) fn put(message: &mut Message, attribute: &str, value: &str) {
     match attribute {
@@ -41,7 +49,20 @@ pub(super) fn decoded(value: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::decoded;
+    use super::{decoded, text};
+
+    #[test]
+    fn names_that_differ_in_bytes_that_are_no_text_stay_two() {
+        assert_eq!(text("Müller".as_bytes()), "Müller");
+        let names = [
+            &b"M\xfcller"[..],
+            b"M\xf6ller",
+            b"M\\xfcller",
+            "M\u{fffd}ller".as_bytes(),
+        ];
+        let read: std::collections::BTreeSet<_> = names.iter().map(|name| text(name)).collect();
+        assert_eq!(read.len(), names.len(), "{read:?}");
+    }
 
     #[test]
     fn what_a_sink_encoded_is_read_back_and_other_text_is_left_alone() {

@@ -389,7 +389,7 @@ fn read(came: &OwnedMessage) -> Message {
         .into_iter()
         .flat_map(|headers| headers.iter())
     {
-        let value = String::from_utf8_lossy(header.value.unwrap_or_default()).into_owned();
+        let value = attributes::text(header.value.unwrap_or_default());
         let attribute = header.key.strip_prefix("ce_");
         if let Some(attribute) = attribute {
             attributes::put(&mut message, attribute, &value);

@@ -8,13 +8,21 @@ use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{Acker, Connection, Consumer, Error};
+use lapin::{Acker, Channel, Connection, Consumer, Error};
 use pgonce::inbox::Message;
+use pgonce::unstable::digest;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{TIMEOUT, attributes};
 use crate::{Incoming, Source, SourceError, amqp};
+
+/// How often a message has come back when it is warned of. Since RabbitMQ 4.0 a quorum queue gives up after 20 times, where
+/// nothing else is set.
+const MANY_RETURNS: u64 = 10;
+
+/// How often the log warns of that, at most.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How to read a queue.
 #[derive(Clone)]
@@ -67,12 +75,24 @@ pub struct RabbitMqTicket(Acker);
 ///
 /// The id is the property `message_id`, else the header `cloudEvents_id` (or `cloudEvents:id`); the type is
 /// the property `type` or that attribute's header, key and tenant are the attributes `subject` and `tenant`.
+///
+/// A quorum queue needs the argument `x-delivery-limit` = -1 (RabbitMQ 4; by itself it has 20 there) or a dead-letter exchange: each
+/// lost connection gives back all that it was handed, and what comes back more often is dropped.
 #[derive(Debug)]
 pub struct RabbitMq {
     config: RabbitMqConfig,
+    /// Connected, and not yet asked for messages: what a worker is given counts as delivered, whatever becomes of it.
+    opened: Option<Opened>,
     live: Option<Live>,
     /// Taken from the broker, not yet handed out.
     waiting: Vec<Incoming<RabbitMqTicket>>,
+    warned_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Opened {
+    channel: Channel,
+    connection: Connection,
 }
 
 /// Dropped, it closes the connection: what was not settled goes back into the queue.
@@ -83,14 +103,35 @@ struct Live {
 }
 
 impl RabbitMq {
-    /// Connects, and looks for the queue.
+    /// Connects, and looks for the queue. Nothing is delivered before the first pull.
     pub async fn connect(config: RabbitMqConfig) -> Result<Self, SourceError> {
-        let live = Some(connect(&config).await?);
+        let opened = Some(connect(&config).await?);
         Ok(Self {
             config,
-            live,
+            opened,
+            live: None,
             waiting: Vec::new(),
+            warned_at: None,
         })
+    }
+
+    /// A quorum queue drops what came back too often, or dead-letters it: says so in time.
+    fn warn_of_limit(&mut self, message: &Message) {
+        let Some(returns) = many_returns(message) else {
+            return;
+        };
+        let now = Instant::now();
+        if self.warned_at.is_some_and(|at| now < at + WARN_INTERVAL) {
+            return;
+        }
+        self.warned_at = Some(now);
+        tracing::warn!(
+            queue = self.config.queue,
+            message_digest = digest(&message.id),
+            returns,
+            "a message came back often: at its delivery-limit a quorum queue drops it. Give the queue the argument \
+             x-delivery-limit = -1 (RabbitMQ 4) or a dead-letter exchange, or use a classic queue"
+        );
     }
 
     /// What came over a connection that is lost comes again: nobody may settle it twice.
@@ -137,7 +178,14 @@ impl Source for RabbitMq {
         while self.waiting.len() < limit {
             let live = match &mut self.live {
                 Some(live) => live,
-                none => none.insert(connect(&self.config).await?),
+                none => {
+                    // Taken out: where this is cut short, the connection closes, and what came over it goes back.
+                    let opened = match self.opened.take() {
+                        Some(opened) => opened,
+                        None => connect(&self.config).await?,
+                    };
+                    none.insert(consume(opened, &self.config).await?)
+                }
             };
             let next = match self.waiting.is_empty() {
                 true => live.deliveries.next().await,
@@ -151,7 +199,11 @@ impl Source for RabbitMq {
                 }
             };
             match next {
-                Some(Ok(delivery)) => self.waiting.push(read(delivery)),
+                Some(Ok(delivery)) => {
+                    let incoming = read(delivery);
+                    self.warn_of_limit(&incoming.message);
+                    self.waiting.push(incoming);
+                }
                 Some(Err(error)) => return Err(self.lost(error.to_string())),
                 None => {
                     let why = format!(
@@ -191,10 +243,13 @@ impl Source for RabbitMq {
             // Everything that is not settled goes back with it.
             let _ = live.connection.close(200, "bye".into()).await;
         }
+        if let Some(opened) = self.opened.take() {
+            let _ = opened.connection.close(200, "bye".into()).await;
+        }
     }
 }
 
-async fn connect(config: &RabbitMqConfig) -> Result<Live, SourceError> {
+async fn connect(config: &RabbitMqConfig) -> Result<Opened, SourceError> {
     let connecting = async {
         let connection = amqp::connect(&config.url, "pgonce consumer").await?;
         let channel = connection.create_channel().await?;
@@ -202,24 +257,47 @@ async fn connect(config: &RabbitMqConfig) -> Result<Live, SourceError> {
             passive: true,
             ..QueueDeclareOptions::default()
         };
-        let (queue, none) = (config.queue.as_str(), FieldTable::default);
-        channel.queue_declare(queue.into(), passive, none()).await?;
+        let (queue, none) = (config.queue.as_str().into(), FieldTable::default());
+        channel.queue_declare(queue, passive, none).await?;
+        Ok::<_, Error>(Opened {
+            channel,
+            connection,
+        })
+    };
+    in_time(config, connecting).await
+}
+
+/// Asks for what is in the queue: from here on RabbitMQ counts each message that comes back.
+async fn consume(opened: Opened, config: &RabbitMqConfig) -> Result<Live, SourceError> {
+    let Opened {
+        channel,
+        connection,
+    } = opened;
+    let asking = async {
         let prefetch = config.prefetch.max(1);
         channel
             .basic_qos(prefetch, BasicQosOptions::default())
             .await?;
         let tag = format!("pgonce-{}", uuid::Uuid::new_v4().simple());
+        let (queue, none) = (config.queue.as_str().into(), FieldTable::default());
         let options = BasicConsumeOptions::default();
-        let deliveries = channel
-            .basic_consume(queue.into(), tag.as_str().into(), options, none())
-            .await?;
-        Ok::<_, Error>(Live {
-            deliveries,
-            connection,
-        })
+        channel
+            .basic_consume(queue, tag.as_str().into(), options, none)
+            .await
     };
-    let why = match timeout(config.timeout, connecting).await {
-        Ok(Ok(live)) => return Ok(live),
+    let deliveries = in_time(config, asking).await?;
+    Ok(Live {
+        deliveries,
+        connection,
+    })
+}
+
+async fn in_time<T>(
+    config: &RabbitMqConfig,
+    asking: impl Future<Output = Result<T, Error>>,
+) -> Result<T, SourceError> {
+    let why = match timeout(config.timeout, asking).await {
+        Ok(Ok(done)) => return Ok(done),
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it did not answer in time".to_owned(),
     };
@@ -227,6 +305,12 @@ async fn connect(config: &RabbitMqConfig) -> Result<Live, SourceError> {
     Err(SourceError::Unavailable(format!(
         "queue {queue:?} of RabbitMQ cannot be read: {why}"
     )))
+}
+
+/// How often a quorum queue got this message back, where that is often. Other queues do not count.
+fn many_returns(message: &Message) -> Option<u64> {
+    let returns = message.headers.get("x-delivery-count")?.as_u64()?;
+    (returns >= MANY_RETURNS).then_some(returns)
 }
 
 fn read(delivery: Delivery) -> Incoming<RabbitMqTicket> {
@@ -264,7 +348,7 @@ fn read(delivery: Delivery) -> Incoming<RabbitMqTicket> {
 /// What JSON cannot express is written in Rust's debug form.
 fn plain(value: &AMQPValue) -> Value {
     match value {
-        AMQPValue::LongString(text) => text.to_string().into(),
+        AMQPValue::LongString(text) => attributes::text(text.as_bytes()).into(),
         AMQPValue::ShortString(text) => text.as_str().into(),
         AMQPValue::Boolean(flag) => (*flag).into(),
         AMQPValue::ShortInt(number) => (*number).into(),
@@ -272,5 +356,25 @@ fn plain(value: &AMQPValue) -> Value {
         AMQPValue::LongLongInt(number) => (*number).into(),
         AMQPValue::LongUInt(number) => (*number).into(),
         other => format!("{other:?}").into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_that_came_back_often_is_known_by_the_count_of_its_queue() {
+        for (count, expected) in [
+            (Value::from(9), None),
+            (Value::from(10), Some(10)),
+            (Value::from(21), Some(21)),
+            (Value::from(-1), None),
+            (Value::from("10"), None),
+        ] {
+            let message = Message::new("m", "{}").header("x-delivery-count", count.clone());
+            assert_eq!(many_returns(&message), expected, "{count}");
+        }
+        assert_eq!(many_returns(&Message::new("m", "{}")), None);
     }
 }

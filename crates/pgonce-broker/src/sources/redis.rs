@@ -368,7 +368,7 @@ impl Source for RedisStream {
 
 fn message(entry: &StreamId, payload: &str) -> Message {
     let text = |value: &Value| match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::BulkString(bytes) => attributes::text(bytes),
         other => String::from_redis_value(other.clone()).unwrap_or_default(),
     };
     let bytes = match entry.map.get(payload) {

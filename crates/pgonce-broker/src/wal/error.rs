@@ -62,7 +62,7 @@ impl WalListenerError {
         Self { code, what }
     }
 
-    /// Its SQLSTATE.
+    /// SQLSTATE of the error.
     pub fn code(&self) -> &str {
         &self.code
     }

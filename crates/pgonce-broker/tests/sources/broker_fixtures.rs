@@ -79,13 +79,18 @@ impl NatsPlace {
             server,
             stream: unique("IN"),
         };
+        place.make_stream().await;
+        place
+    }
+
+    /// At the start, and where a test deleted it.
+    pub(crate) async fn make_stream(&self) {
         let config = stream::Config {
-            name: place.stream.clone(),
-            subjects: vec![format!("{}.*", place.stream)],
+            name: self.stream.clone(),
+            subjects: vec![format!("{}.*", self.stream)],
             ..stream::Config::default()
         };
-        place.context().await.create_stream(config).await.unwrap();
-        place
+        self.context().await.create_stream(config).await.unwrap();
     }
 
     pub(crate) async fn context(&self) -> jetstream::Context {
@@ -189,6 +194,28 @@ pub(crate) struct Rabbit {
 }
 
 impl Rabbit {
+    /// A quorum queue, which drops what comes back more often than this.
+    pub(crate) async fn with_limit(returns: i64) -> Self {
+        let server = Server::Shared(testkit::shared_rabbitmq().await.unwrap());
+        let mut arguments = FieldTable::default();
+        let kind = AMQPValue::LongString("quorum".into());
+        arguments.insert("x-queue-type".into(), kind);
+        arguments.insert("x-delivery-limit".into(), AMQPValue::LongLongInt(returns));
+        Self::declare(server, arguments).await
+    }
+
+    async fn declare(server: Server<testkit::RabbitMq>, arguments: FieldTable) -> Self {
+        let site = Self {
+            server,
+            queue: unique("rabbit-source-"),
+        };
+        let (_connection, channel) = site.channel().await;
+        let (queue, durable) = (site.queue.as_str().into(), QueueDeclareOptions::durable());
+        let declared = channel.queue_declare(queue, durable, arguments);
+        declared.await.unwrap();
+        site
+    }
+
     pub(crate) fn queue(&self) -> &str {
         &self.queue
     }
@@ -213,14 +240,7 @@ impl Site for Rabbit {
             true => Server::Own(testkit::RabbitMq::start().await.unwrap()),
             false => Server::Shared(testkit::shared_rabbitmq().await.unwrap()),
         };
-        let site = Self {
-            server,
-            queue: unique("rabbit-source-"),
-        };
-        let (_connection, channel) = site.channel().await;
-        let (queue, none) = (site.queue.as_str().into(), FieldTable::default());
-        let declared = channel.queue_declare(queue, QueueDeclareOptions::durable(), none);
-        declared.await.unwrap();
+        let site = Self::declare(server, FieldTable::default()).await;
         if private {
             // It is going to be killed.
             site.server.written_down(&site.queue).await.unwrap();

@@ -8,6 +8,7 @@ mod circle;
 mod conformance;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod nats;
 mod opening;
 mod own;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_nats::jetstream::consumer::{AckPolicy, pull};
 use pgonce_broker::sources::{Nats, NatsConfig, RabbitMq, RabbitMqConfig};
 use pgonce_broker::{Incoming, Source, SourceError};
+use pgonce_testkit::wait_until;
 
 use super::broker_fixtures::{NatsDurable, NatsOrdered, Rabbit, RedisGroup, RedisOrdered, Site};
 use super::conformance::Stage;
@@ -89,6 +90,32 @@ async fn a_rabbitmq_that_refuses_connections_is_known_to_be_away_at_once() {
     tokio::time::timeout(super::fixture::DEADLINE, tries)
         .await
         .unwrap();
+}
+
+/// What a quorum queue gave to a worker counts, also where the worker never looked at it.
+#[tokio::test]
+async fn a_start_of_a_source_uses_up_none_of_the_deliveries_of_a_quorum_queue() {
+    let site = Rabbit::with_limit(2).await;
+    site.send_numbers(1..=1, 0).await;
+    let ready = || async { site.unsettled().await == 1 };
+    for _ in 0..5 {
+        drop(site.source(10, super::fixture::DEADLINE).await);
+        wait_until("the message to be ready", super::fixture::DEADLINE, ready)
+            .await
+            .unwrap();
+    }
+    // A worker that is gone with what it had in hand is counted, and the message says so.
+    for returns in [None, Some(1)] {
+        let mut source = site.source(10, super::fixture::DEADLINE).await;
+        let pull = source.pull(10, Duration::ZERO);
+        let pulled = tokio::time::timeout(super::fixture::DEADLINE, pull).await;
+        let came = pulled.expect("it comes").unwrap();
+        let message = &came[0].message;
+        assert_eq!(message.id, "m1");
+        assert_eq!(message.redelivered, returns.is_some());
+        let counted = message.headers.get("x-delivery-count");
+        assert_eq!(counted.and_then(serde_json::Value::as_u64), returns);
+    }
 }
 
 /// Given back, a message comes again: soon, and marked as such.

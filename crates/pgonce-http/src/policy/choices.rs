@@ -95,7 +95,8 @@ pub enum RequestPrint {
     /// By the meaning of JSON (RFC 8785): order of members and white space do not count. What is
     /// not JSON, and numbers that a double cannot hold exactly, count byte by byte.
     Json,
-    /// Only these members of a JSON document, as JSON pointers (`/customer/id`).
+    /// Only these members of a JSON document, as JSON pointers (`/customer/id`); the whole document where it has none of
+    /// them.
     Only(Vec<String>),
     /// A JSON document without these members, as JSON pointers.
     Except(Vec<String>),

@@ -221,6 +221,20 @@ impl Policy {
         {
             return Err("the scope's name has 1 to 255 bytes".to_owned());
         }
+        if let RequestPrint::Only(pointers) | RequestPrint::Except(pointers) = &self.fingerprint {
+            let wrong = pointers.iter().find(|pointer| !pointer.starts_with('/'));
+            if let Some(wrong) = wrong {
+                return Err(format!(
+                    "{wrong:?} is no JSON pointer to a member of the body; write it such as \"/customer/id\""
+                ));
+            }
+            if pointers.is_empty() {
+                return Err(
+                    "the fingerprint names no member of the body; name some, or use Json"
+                        .to_owned(),
+                );
+            }
+        }
         if self.methods.is_empty() {
             return Err(
                 "no method is protected; remove the layer, or switch it off with enabled(false)"

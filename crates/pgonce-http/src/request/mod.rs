@@ -124,8 +124,10 @@ pub(crate) fn fingerprint(
     }
     let (name, meaning) = meaning(head, body, &policy.fingerprint);
     request[name] = meaning;
+    let has = |pointer: &String| request[name].pointer(pointer).is_some();
     match &policy.fingerprint {
-        RequestPrint::Only(pointers) if name == JSON => {
+        // Of a body that has none of them, all counts: else any other would pass for the same request.
+        RequestPrint::Only(pointers) if name == JSON && pointers.iter().any(has) => {
             let fixed = ["/path".to_owned(), "/query".to_owned()];
             let chosen = pointers.iter().map(|pointer| format!("/{JSON}{pointer}"));
             canon.include(fixed.into_iter().chain(chosen)).of(&request)

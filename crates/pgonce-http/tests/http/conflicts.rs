@@ -150,6 +150,20 @@ async fn what_counts_as_the_same_request_is_the_routes_choice() {
         422
     );
 
+    // Of a body that has no such member, all counts.
+    assert_eq!(status(json(&only, "none", r#"{"a":1}"#)).await, 201);
+    assert_eq!(status(json(&only, "none", r#"{"a":2}"#)).await, 422);
+    for pointers in [vec![], vec!["/order/id".to_owned(), "id".to_owned()]] {
+        for print in [
+            RequestPrint::Only(pointers.clone()),
+            RequestPrint::Except(pointers),
+        ] {
+            let mut policy = Policy::new("s", Caller::None);
+            policy.fingerprint = print;
+            assert!(policy.check().is_err(), "{policy:?}");
+        }
+    }
+
     let except = site_with("except", RequestPrint::Except(vec!["/sent".into()])).await;
     assert_eq!(
         status(json(&except, "k", r#"{"id":7,"sent":1}"#)).await,

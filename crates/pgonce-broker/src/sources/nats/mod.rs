@@ -1,8 +1,9 @@
 //! NATS JetStream.
 
 mod config;
+mod durable;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_nats::connection::State;
 use async_nats::jetstream::consumer::pull::{self, Batch};
@@ -28,14 +29,18 @@ const MAX_REQUESTED: usize = 10_000;
 /// How long a request waits at the server.
 const REQUEST_WAITS: Duration = Duration::from_secs(5);
 
+/// A request of this age that nothing came by is not answered at all: the server says when it has waited. A consumer that it does
+/// not know is met with silence (up to NATS 2.10.25), until the client gives up, a second later than this.
+const SILENT_AFTER: Duration = REQUEST_WAITS.saturating_add(Duration::from_secs(4));
+
 /// How long the server keeps a reader of its own kind that does not ask any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// One delivery of a message.
 pub struct NatsTicket {
     sequence: u64,
-    /// Where NATS wants to be reply.
-    acker: Option<Acker>,
+    /// For a durable consumer: what acknowledges it, and when that consumer was made.
+    acker: Option<(Acker, SystemTime)>,
 }
 
 impl std::fmt::Debug for NatsTicket {
@@ -61,11 +66,13 @@ pub struct Nats {
     context: Context,
     /// Counts how often the connection was lost.
     losses: watch::Receiver<u64>,
-    /// The durable consumer.
-    durable: Option<PullConsumer>,
+    /// The consumer at the server that is asked. `None`: it is made, or looked for, with the next request.
+    reader: Option<PullConsumer>,
+    /// When the durable consumer was made.
+    made: SystemTime,
     /// Where the stream is read in order.
     ordered: Reading,
-    batch: Option<Batch>,
+    request: Option<Request>,
     /// Pulled from the broker, not yet handed out.
     waiting: Vec<Incoming<NatsTicket>>,
     /// In order, what was handed out last: a worker that waits for another's lease asks for it again and again.
@@ -73,9 +80,16 @@ pub struct Nats {
     not_before: Option<Instant>,
 }
 
+/// A request for messages.
+struct Request {
+    batch: Batch,
+    made_at: Instant,
+    /// A message came by it.
+    answered: bool,
+}
+
 #[derive(Default)]
 struct Reading {
-    consumer: Option<PullConsumer>,
     /// The stream's name and when it was made: one that is made anew counts anew.
     partition: String,
     /// Everything from here on was handed out and is not settled, in order, up to `next`.
@@ -103,17 +117,15 @@ impl Nats {
             client,
             context,
             losses,
-            durable: None,
+            reader: None,
+            made: UNIX_EPOCH,
             ordered: Reading::default(),
-            batch: None,
+            request: None,
             waiting: Vec::new(),
             handed: Vec::new(),
             not_before: None,
         };
-        match source.config.durable.clone() {
-            Some(name) => source.durable = Some(source.durable(&name).await?),
-            None => source.read_from(1).await?,
-        }
+        source.make_reader().await?;
         Ok(source)
     }
 
@@ -123,44 +135,30 @@ impl Nats {
         found.map_err(|error| unavailable(&format!("stream {name:?} cannot be read"), &error))
     }
 
-    async fn durable(&self, name: &str) -> Result<PullConsumer, SourceError> {
-        let wished = pull::Config {
-            durable_name: Some(name.to_owned()),
-            ack_policy: AckPolicy::Explicit,
-            ack_wait: self.config.ack_wait,
-            max_deliver: -1,
-            max_ack_pending: -1,
-            filter_subject: self.config.subject.clone().unwrap_or_default(),
-            ..pull::Config::default()
+    /// Makes or finds the consumer to ask: at the start, and where the one before may be gone.
+    async fn make_reader(&mut self) -> Result<(), SourceError> {
+        let Some(name) = self.config.durable.clone() else {
+            let (from, next) = (self.ordered.from, self.ordered.next);
+            self.read_from(next).await?;
+            // It goes on where it was: what was handed out before still counts.
+            if self.ordered.next == next {
+                self.ordered.from = from;
+            }
+            return Ok(());
         };
         let stream = self.stream().await?;
-        let made = stream.get_or_create_consumer(name, wished).await;
-        let consumer = made.map_err(|error| unavailable("its consumer cannot be made", &error))?;
-        let found = &consumer.cached_info().config;
-        if found.ack_policy != AckPolicy::Explicit {
-            return Err(SourceError::Broken(Error::work(format!(
-                "the durable consumer {name:?} must have the acknowledgement policy \"explicit\", not {:?}",
-                found.ack_policy
-            ))));
-        }
-        if found.max_deliver > 0 {
-            return Err(SourceError::Broken(Error::work(format!(
-                "the durable consumer {name:?} stops after {} deliveries, and what is not settled by then \
-                 is lost: let it deliver without an end; what can never be applied goes to the inbox's poison",
-                found.max_deliver
-            ))));
-        }
-        Ok(consumer)
+        let reader = durable::find_or_make(&stream, &self.config, &name).await?;
+        self.made = SystemTime::from(reader.cached_info().created);
+        self.reader = Some(reader);
+        Ok(())
     }
 
     /// Reads the stream in order, from this message on.
     async fn read_from(&mut self, sequence: u64) -> Result<(), SourceError> {
-        self.batch = None;
-        self.ordered.consumer = None;
+        self.start_over();
         let stream = self.stream().await?;
         let info = stream.cached_info();
-        let made = std::time::SystemTime::from(info.created);
-        let made = made.duration_since(std::time::UNIX_EPOCH);
+        let made = SystemTime::from(info.created).duration_since(UNIX_EPOCH);
         let made = made.map_or(0, |since| since.as_nanos());
         let partition = format!("{}@{made}", self.config.stream);
         let sequence = match partition == self.ordered.partition {
@@ -179,9 +177,9 @@ impl Nats {
             ..pull::Config::default()
         };
         let made = stream.create_consumer(wished).await;
-        let consumer = made.map_err(|error| unavailable("its reader cannot be made", &error))?;
+        let reader = made.map_err(|error| unavailable("its reader cannot be made", &error))?;
+        self.reader = Some(reader);
         self.ordered = Reading {
-            consumer: Some(consumer),
             partition,
             from: sequence,
             next: sequence,
@@ -192,31 +190,34 @@ impl Nats {
 
     /// The next message, or `None` where a request is over. What is taken is in `waiting` when this ends.
     async fn take(&mut self, limit: usize) -> Result<bool, SourceError> {
-        if self.batch.is_none() {
-            if self.durable.is_none() && self.ordered.consumer.is_none() {
-                let (from, next) = (self.ordered.from, self.ordered.next);
-                self.read_from(next).await?;
-                // It goes on where it was: what was handed out before still counts.
-                if self.ordered.next == next {
-                    self.ordered.from = from;
-                }
+        if self.request.is_none() {
+            if self.reader.is_none() {
+                self.make_reader().await?;
             }
-            let consumer = self.durable.as_ref().or(self.ordered.consumer.as_ref());
-            let Some(consumer) = consumer else {
+            let Some(reader) = &self.reader else {
                 return Ok(false); // Just made.
             };
-            let request = consumer
+            let made_at = Instant::now();
+            let request = reader
                 .batch()
                 .max_messages(limit.clamp(1, MAX_REQUESTED))
                 .expires(REQUEST_WAITS);
             let asked = request.messages().await;
-            self.batch = Some(asked.map_err(|error| unavailable("it cannot be asked", &error))?);
+            let batch = asked.map_err(|error| unavailable("it cannot be asked", &error))?;
+            self.request = Some(Request {
+                batch,
+                made_at,
+                answered: false,
+            });
         }
-        let Some(batch) = &mut self.batch else {
+        let Some(request) = &mut self.request else {
             return Ok(false);
         };
-        match batch.next().await {
+        // One that is older is given up by the client without a look at what has come meanwhile: that is no silence.
+        let in_time = request.made_at.elapsed() < SILENT_AFTER;
+        match request.batch.next().await {
             Some(Ok(delivered)) => {
+                request.answered = true;
                 self.keep(delivered);
                 Ok(true)
             }
@@ -225,8 +226,17 @@ impl Nats {
                 Err(SourceError::Unavailable(error.to_string()))
             }
             None => {
-                self.batch = None;
-                Ok(false)
+                let is_late = request.made_at.elapsed() >= SILENT_AFTER;
+                let silent = in_time && is_late && !request.answered;
+                self.request = None;
+                if !silent {
+                    return Ok(false);
+                }
+                self.start_over();
+                Err(SourceError::Unavailable(
+                    "NATS answers nothing: the consumer that it was asked for may be gone, and is looked for again"
+                        .to_owned(),
+                ))
             }
         }
     }
@@ -242,7 +252,7 @@ impl Nats {
         for (name, number) in [("nats-sequence", sequence), ("nats-delivered", times)] {
             message.headers.insert(name.to_owned(), number.into());
         }
-        if self.durable.is_none() {
+        if self.config.durable.is_none() {
             if info.consumer_sequence != self.ordered.delivered + 1 {
                 tracing::info!(sequence, "messages went missing on the way, reading again");
                 self.start_over();
@@ -253,14 +263,17 @@ impl Nats {
             let position = i64::try_from(sequence).unwrap_or(i64::MAX);
             message = message.at(self.ordered.partition.clone(), position);
         }
-        let acker = self.durable.is_some().then(|| delivered.split().1);
+        let made = self.made;
+        let durable = self.config.durable.is_some();
+        let acker = durable.then(|| (delivered.split().1, made));
         let ticket = NatsTicket { sequence, acker };
         self.waiting.push(Incoming { message, ticket });
     }
 
+    /// Makes the reader anew, or looks for it again, with the next request. What is in hand stays.
     fn start_over(&mut self) {
-        self.batch = None;
-        self.ordered.consumer = None;
+        self.request = None;
+        self.reader = None;
     }
 
     /// Reads in order from elsewhere, beginning with the next pull.
@@ -276,7 +289,10 @@ impl Nats {
         }
         let telling = async {
             for ticket in tickets {
-                if let Some(acker) = &ticket.acker {
+                // A durable consumer that was made again counts anew: it would take this for another message of its own.
+                if let Some((acker, made)) = &ticket.acker
+                    && *made == self.made
+                {
                     acker.ack_with(kind).await.map_err(|e| e.to_string())?;
                 }
             }
@@ -329,7 +345,7 @@ impl Source for Nats {
             if !self.waiting.is_empty() {
                 let end = *until.get_or_insert_with(|| Instant::now() + within);
                 // A request that is over is not followed by another while something is in hand.
-                if self.batch.is_none() {
+                if self.request.is_none() {
                     break;
                 }
                 tokio::select! {
@@ -348,7 +364,7 @@ impl Source for Nats {
                 }
             }
         }
-        if self.durable.is_none() {
+        if self.config.durable.is_none() {
             let handed = self.waiting.iter();
             let handed = handed.map(|kept| (kept.ticket.sequence, kept.message.clone()));
             self.handed = handed.collect();
@@ -357,7 +373,7 @@ impl Source for Nats {
     }
 
     async fn ack(&mut self, tickets: Vec<NatsTicket>) -> Result<(), SourceError> {
-        match self.durable {
+        match self.config.durable {
             Some(_) => self.settle(&tickets, AckKind::Ack).await,
             None => {
                 let settled = tickets.iter().map(|ticket| ticket.sequence + 1).max();
@@ -369,7 +385,7 @@ impl Source for Nats {
     }
 
     async fn nack(&mut self, tickets: Vec<NatsTicket>, after: Duration) -> Result<(), SourceError> {
-        if self.durable.is_some() {
+        if self.config.durable.is_some() {
             return self.settle(&tickets, AckKind::Nak(Some(after))).await;
         }
         let Some(first) = tickets.iter().map(|ticket| ticket.sequence).min() else {
@@ -417,7 +433,7 @@ impl Source for Nats {
             .into_iter()
             .map(|incoming| incoming.ticket)
             .collect();
-        if self.durable.is_some() {
+        if self.config.durable.is_some() {
             // Where it does not arrive, they come again by themselves.
             let _ = self.settle(&tickets, AckKind::Nak(None)).await;
         }
