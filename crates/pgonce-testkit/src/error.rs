@@ -78,7 +78,7 @@ pub enum Error {
         program: &'static str,
         /// The variable.
         variable: &'static str,
-        /// What it says.
+        /// The folder that the variable names.
         folder: PathBuf,
     },
 

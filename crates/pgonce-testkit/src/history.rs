@@ -51,7 +51,7 @@ pub enum Entry {
     },
     /// Something rare was seen, that a test must not miss.
     Saw {
-        /// Its name.
+        /// Name of the state.
         state: String,
         /// How many times.
         times: u64,
@@ -250,11 +250,11 @@ fn line_of(entry: &Entry) -> String {
 /// One attempt, with its outcome and when.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempted {
-    /// Its number.
+    /// Number of the attempt.
     pub attempt: u64,
-    /// What it was about.
+    /// The intent that it was about.
     pub intent: String,
-    /// What it asked for.
+    /// Payload of the attempt.
     pub payload: Value,
     /// When it asked, in microseconds since the history began.
     pub asked_at: u64,

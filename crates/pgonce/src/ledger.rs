@@ -181,11 +181,11 @@ impl Group {
 /// What became of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Its entries are in the accounts.
+    /// The group's entries are in the accounts.
     Posted,
-    /// Its amounts are held.
+    /// The group's amounts are held.
     Pending,
-    /// Its amounts are free again.
+    /// The group's amounts are free again.
     Voided,
 }
 
@@ -246,9 +246,9 @@ pub struct Entry {
     pub source: String,
     /// The operation of its group.
     pub operation: String,
-    /// Whether it is a debit or a credit.
+    /// Whether the entry is a debit or a credit.
     pub side: Side,
-    /// Its amount, in minor units.
+    /// Amount of the entry, in minor units.
     pub amount: u128,
     /// The balance after it, on the account's normal side.
     pub balance: i128,

@@ -89,17 +89,21 @@ pub use recovery::{Classification, StuckIntent};
 pub use seal::AnswerKeys;
 pub use unique::Inserted;
 
-// For code that works with any driver; services use the aliases in `sqlx` and `tokio_postgres`.
+// For any driver: here is what they can do. Services write the aliases in `sqlx` and `tokio_postgres`.
+pub use attempt::Attempt;
+#[doc(inline)]
+pub use inbox::Inbox;
+pub use joined::Joined;
+pub use lease::Lease;
+#[doc(inline)]
+pub use migrate::Migrator;
+pub use once::{Once, OnceBuilder};
+#[doc(inline)]
+pub use outbox::Outbox;
+pub use tx::Tx;
+
 #[doc(hidden)]
-pub use {
-    attempt::Attempt,
-    call::DEFAULT_SCHEMA,
-    intent::MAX_NAME_BYTES,
-    joined::Joined,
-    lease::Lease,
-    once::{Once, OnceBuilder},
-    tx::Tx,
-};
+pub use {call::DEFAULT_SCHEMA, intent::MAX_NAME_BYTES};
 
 /// What relays, consumers and operators' programs of this project build on. It may change with any
 /// release.

@@ -60,7 +60,7 @@ impl fmt::Display for Class {
 pub struct Entry {
     /// The SQLSTATE of five characters, or the two that a group of them starts with.
     pub code: &'static str,
-    /// Its name: PostgreSQL's, or ours for codes that start with `P4`.
+    /// Name of the code: PostgreSQL's, or ours for codes that start with `P4`.
     pub name: &'static str,
     /// What to do about it.
     pub class: Class,
@@ -131,7 +131,7 @@ pub const TABLE: &[Entry] = &[
     entry("P4043", "batch_too_large", Class::Final, "The batch has more than 10,000 messages: accept them in several batches."),
     entry("P4044", "too_many_keys", Class::Final, "The tenant has as many keys as the contract allows: slow it down, or raise max_keys."),
     entry("P4050", "message_reused", Class::Conflict, "The message id came before with another payload: park it and ask the sender."),
-    entry("P4060", "dead_letters_full", Class::RetryAfterDelay, "Too many events of a consumer are given up: look at them, then redrive or skip, or raise the limit."),
+    entry("P4060", "dead_letters_full", Class::RetryAfterDelay, "Too many events of a subscription are given up: look at them, then redrive or skip, or raise the limit."),
     entry("P4070", "ledger_conflict", Class::Conflict, "The operation or account is in the ledger with other content: send that, or take another name."),
     entry("P4071", "group_not_balanced", Class::Final, "Debits and credits of a currency differ: fix the group."),
     entry("P4072", "account_unknown", Class::Final, "There is no such account: open it first."),

@@ -150,7 +150,7 @@ pub enum Outcome {
 #[must_use = "it says whether the entity was moved"]
 #[non_exhaustive]
 pub struct Moved {
-    /// Whether it was applied, or why not.
+    /// Whether the command was applied, or why not.
     pub outcome: Outcome,
     /// Whether this call decided it; else it was decided before.
     pub new: bool,

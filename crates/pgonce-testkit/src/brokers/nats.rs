@@ -36,7 +36,7 @@ impl Nats {
         Ok(Self { server })
     }
 
-    /// Its address.
+    /// Address of the server.
     pub fn url(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port())
     }

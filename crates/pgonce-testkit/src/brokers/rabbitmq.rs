@@ -48,7 +48,7 @@ impl RabbitMq {
         })
     }
 
-    /// Its address, for the user `guest` with the password `guest`.
+    /// Address of the server, for the user `guest` with the password `guest`.
     pub fn url(&self) -> String {
         format!("amqp://127.0.0.1:{}", self.port())
     }

@@ -36,7 +36,7 @@ impl Redis {
         Ok(Self { server })
     }
 
-    /// Its address.
+    /// Address of the server.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }

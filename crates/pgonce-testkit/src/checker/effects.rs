@@ -19,7 +19,7 @@ pub struct Effect {
     /// What it is about: effects of one subject must be in order of `sequence`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
-    /// Its place among those of its subject.
+    /// Place of the effect among those of its subject.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence: Option<i64>,
 }

@@ -60,12 +60,12 @@ pub struct Database {
 }
 
 impl Database {
-    /// Its name.
+    /// Name of the database.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its address, for the superuser.
+    /// Address of the database, for the superuser.
     pub fn url(&self) -> String {
         url(self.port, &self.name)
     }

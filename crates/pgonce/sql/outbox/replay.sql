@@ -7,9 +7,10 @@
 --          again; a row of pgonce.operator_act
 -- raises   42704 no such subscription; 22023 both a number and a time
 -- note     a lane only goes back: what it has not read stays unread, however old it is, and what is older than asked for
---          and was read does not come again. But where it is in the middle of a long stretch, which it reads in pages, and has not come
---          to the number yet, all behind its page does: it can be in one place only. From a time: from the first number that was published since then; what was
---          published side by side with that one may be older. What is parked for the subscription stays parked
+--          and was read does not come again, with one exception. A lane that is working through a long backlog has one
+--          cursor. If that has not reached p_from_seq yet, the lane reads everything after the cursor, so events before that
+--          number may come again too. From a time: from the first number that was published since then; what was published side by
+--          side with that one may be older. What is parked for the subscription stays parked
 -- example  select pgonce.create_subscription('billing');
 --          select pgonce.replay('billing', p_from_seq => 1);
 create or replace function pgonce.replay(p_subscription text, p_from_seq bigint default null,

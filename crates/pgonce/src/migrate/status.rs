@@ -23,15 +23,15 @@ pub struct Status {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// Its number.
+    /// Number of the migration.
     pub number: u32,
-    /// Its name, such as `0001_core`.
+    /// Name of the migration, such as `0001_core`.
     pub name: String,
     /// Whether builds that do not know it must not use the database.
     pub breaking: bool,
-    /// How it stands.
+    /// How the migration stands.
     pub state: State,
-    /// When it was applied, in UTC.
+    /// When the migration was applied, in UTC.
     pub applied_at: Option<String>,
     /// The role that applied it.
     pub applied_by: Option<String>,

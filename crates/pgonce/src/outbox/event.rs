@@ -106,7 +106,7 @@ impl Event {
         self
     }
 
-    /// Where it goes.
+    /// Topic of the event.
     pub fn topic(&self) -> &str {
         &self.topic
     }

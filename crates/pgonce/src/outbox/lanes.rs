@@ -48,7 +48,7 @@ pub struct Outbox<D: Driver> {
 /// A lane that a relay was given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lane {
-    /// Its number, 0 to 15.
+    /// Number of the lane, 0 to 15.
     pub lane: u8,
     /// The fence of this holder: an older one can keep nothing.
     pub epoch: i64,
@@ -85,7 +85,7 @@ pub struct Poll {
 pub struct LaneLease {
     /// The lane.
     pub lane: u8,
-    /// Its epoch.
+    /// The fence of the lane's holder.
     pub epoch: i64,
     /// Everything before is delivered.
     pub cursor: Cursor,

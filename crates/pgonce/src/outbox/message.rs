@@ -25,7 +25,7 @@ impl Cursor {
 pub enum Act {
     /// Deliver it.
     Send,
-    /// Its subject is parked: settle it as held.
+    /// The event's subject is parked: settle it as held.
     Hold,
     /// It is not due yet: settle it as waiting.
     Wait,
@@ -35,9 +35,9 @@ pub enum Act {
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Message {
-    /// Its lane.
+    /// Number of the event's lane, 0 to 15.
     pub lane: u8,
-    /// Its number in the log.
+    /// Number of the event in the log.
     pub seq: i64,
     /// What to do with it.
     pub act: Act,
@@ -45,7 +45,7 @@ pub struct Message {
     pub id: Uuid,
     /// Whose it is; empty where there are no tenants.
     pub tenant: String,
-    /// Where it goes.
+    /// Topic of the event.
     pub topic: String,
     /// What happened.
     pub kind: String,
@@ -55,7 +55,7 @@ pub struct Message {
     pub headers: Value,
     /// What happened, as JSON text; `None` where nothing was said.
     pub payload: Option<String>,
-    /// When it was published, as RFC 3339.
+    /// When the event was published, as RFC 3339.
     pub time: String,
 }
 

@@ -49,7 +49,7 @@ pub enum Begin {
 /// What happens to an event that cannot be parked because the dead letters are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenFull {
-    /// Its lane waits until there is room.
+    /// The event's lane waits until there is room.
     #[default]
     Stop,
     /// It is never delivered, and that is recorded.
@@ -97,7 +97,7 @@ impl Subscription {
         }
     }
 
-    /// Where it begins.
+    /// Where the subscription begins.
     pub fn begin(mut self, begin: Begin) -> Self {
         self.begin = begin;
         self
@@ -167,13 +167,13 @@ pub struct Backlog {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// Its number in the log: what [`Outbox::skip`] asks for.
+    /// Number of the event in the log: what [`Outbox::skip`] asks for.
     pub seq: i64,
-    /// Its message id.
+    /// Message id of the event.
     pub id: String,
     /// Whose it is.
     pub tenant: String,
-    /// Where it was to go.
+    /// Topic of the event.
     pub topic: String,
     /// What happened.
     pub kind: String,
