@@ -330,6 +330,10 @@ async fn no_record(database: &Database, names: &[Option<&str>; 3]) -> Result<Cli
     let called = "select c.step from pgonce.external_call c \
                   where c.tenant = $1 and c.scope = $2 and c.key = $3 and c.status <> 'requested' limit 1";
     let called = database.read_row(called, names).await?.is_some();
+    let standby = "select 1 as here where pg_is_in_recovery()";
+    let standby = database.read_row(standby, &[]).await?.is_some();
+    let region = "select 1 as here where exists (select from pgonce.region r where not r.is_self)";
+    let region = database.read_row(region, &[]).await?.is_some();
     Ok(if acted && !held {
         CliError::new(
             exit::NOT_FOUND,
@@ -347,6 +351,18 @@ async fn no_record(database: &Database, names: &[Option<&str>; 3]) -> Result<Cli
             exit::NOT_FOUND,
             "there is no record of this intent yet: an attempt is under way in an open transaction",
             "Ask again when it has ended.",
+        )
+    } else if standby {
+        CliError::new(
+            exit::NOT_FOUND,
+            "there is no record of this intent on this server, which is a standby: it may have happened",
+            "Ask the primary: what a standby shows is behind it.",
+        )
+    } else if region {
+        CliError::new(
+            exit::NOT_FOUND,
+            "there is no record of this intent in this region: it may have happened in another",
+            "Ask its home, and look at `pgonce region status`: what another region did comes here later.",
         )
     } else {
         CliError::new(

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use metrics::{describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -144,7 +145,10 @@ const HISTOGRAMS: [(&str, &str); 2] = [
     ),
 ];
 
-/// Makes this process keep metrics. Once.
+/// How often samples are added up.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+/// Makes this process keep metrics, within a runtime. Once.
 pub(crate) fn install() -> Result<PrometheusHandle> {
     let unmade = |error: metrics_exporter_prometheus::BuildError| {
         CliError::new(
@@ -160,6 +164,14 @@ pub(crate) fn install() -> Result<PrometheusHandle> {
         })
         .and_then(PrometheusBuilder::install_recorder)
         .map_err(unmade)?;
+    // Until it is asked to, it keeps every sample by itself: nobody may ever read the metrics.
+    let kept = handle.clone();
+    tokio::spawn(async move {
+        loop {
+            kept.run_upkeep();
+            tokio::time::sleep(UPKEEP).await;
+        }
+    });
     for (name, help) in COUNTERS {
         describe_counter!(name, help);
     }

@@ -32,6 +32,10 @@ const UNDER_WAY: &str = "select l.pid from pg_locks l where l.locktype = 'adviso
      and l.database = (select d.oid from pg_database d where d.datname = current_database()) \
      and (l.classid::bigint << 32) | l.objid::bigint = pgonce._lock_id($1, $2, $3)";
 
+/// Where else it may be known, which is not here yet.
+const ELSEWHERE: &str = "select case when pg_is_in_recovery() then 'primary' else 'region' end as elsewhere \
+     where pg_is_in_recovery() or exists (select from pgonce.region r where not r.is_self)";
+
 pub(super) const ACTED: &[Column] = &[
     ("When", "at", Kind::Time),
     ("Act", "act", Kind::Status),
@@ -54,9 +58,12 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
     for row in &mut record {
         super::hide::hide(row, "answer", &app.redact);
     }
-    let under_way = match record.is_empty() {
-        true => app.db.rows(UNDER_WAY, &names).await?,
-        false => Vec::new(),
+    let (under_way, elsewhere) = match record.is_empty() {
+        true => (
+            app.db.rows(UNDER_WAY, &names).await?,
+            app.db.row(ELSEWHERE, &[]).await?,
+        ),
+        false => (Vec::new(), None),
     };
     let contract = "select c.* from pgonce._contract_of($1, $2, true) c";
     let contract = match app.db.row(contract, &names[..2]).await {
@@ -80,6 +87,7 @@ pub(super) async fn one(app: &App, who: &Who, fields: &Fields) -> Result<Vec<Sec
     let asked: Row = ["tenant", "scope", "key"]
         .iter()
         .map(|name| ((*name).to_owned(), Value::from(field(fields, name))))
+        .chain(elsewhere.into_iter().flatten())
         .collect();
     tables.push(Section::new("Asked for", &[], vec![asked], ""));
     Ok(tables)
@@ -137,6 +145,12 @@ pub(super) fn one_page(app: &App, who: &Who, tables: &[Section]) -> Html {
             }
             _ if called => {
                 "There is no record, and it has called a provider: it may have happened. A search for its key shows the calls."
+            }
+            _ if text(&asked, "elsewhere") == "primary" => {
+                "There is no record on this server, which is a standby and may be behind: it may have happened. Ask the primary."
+            }
+            _ if !text(&asked, "elsewhere").is_empty() => {
+                "There is no record in this region: it may have happened in another. Ask its home."
             }
             _ => {
                 "There is no record: it has not happened, or its record was purged after its retention, or scope, key or tenant differ in a byte."
