@@ -1,15 +1,16 @@
 -- pgonce.store_message(p_consumer, p_source, p_message_id, p_payload, ...): stores a message without applying
 --          it: it is applied from here later, without its source.
--- answers  new        it is stored; once this is committed its source may forget it
---          duplicate  it was stored or applied before, and its marker is still there or it is not done yet
---          conflict   its id came before with another payload: it is stored as a poison message, for which nothing waits
+-- answers  one of
+--            new        it is stored; once this is committed its source may forget it
+--            duplicate  it was stored or applied before, and its marker is still there or it is not done yet
+--            conflict   its id came before with another payload: it is stored as a poison message, for which nothing waits
 -- locks    the message's marker
--- writes   its marker and one row of pgonce.inbox_message, in place of one that is done and whose marker is gone. p_outcome is what it is stored as:
+-- writes   its marker and one row of pgonce.inbox_message, in place of one that is done and whose marker is gone. p_hash: of
+--          the whole payload, default SHA-256; p_size: its length, where p_payload was cut. A message without an id that
+--          fits can only be poison. p_code and p_reason say why. p_outcome is what it is stored as:
 --            receive  to be applied as soon as it is its turn
 --            retry    a transient failure: again after a pause, or failed_final after the last attempt
 --            poison   it can never be applied as it is: failed_final
---          p_code and p_reason say why. A message without an id that fits can only be poison. p_hash: of the
---          whole payload, default SHA-256; p_size: its length, where p_payload was cut
 -- raises   22023 a name or a value that does not fit
 -- example  select pgonce.store_message('billing', 'shop', 'evt-5', '{"id": 5}', p_key => 'order-7');
 create or replace function pgonce.store_message(p_consumer text, p_source text, p_message_id text, p_payload bytea,
