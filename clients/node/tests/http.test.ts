@@ -5,17 +5,21 @@ import { execFile } from "node:child_process";
 import { once } from "node:events";
 import { readFileSync } from "node:fs";
 import { createServer, request, type IncomingMessage, type Server, type ServerResponse } from "node:http";
+import { connect } from "node:http2";
 import type { AddressInfo } from "node:net";
 import path from "node:path";
-import { Readable } from "node:stream";
+import { PassThrough, Readable, Transform } from "node:stream";
 import { pipeline } from "node:stream/promises";
 import { describe } from "node:test";
 import { promisify } from "node:util";
+import { getRequestListener, serve } from "@hono/node-server";
 import express from "express";
-import fastify, { type FastifyReply, type FastifyRequest } from "fastify";
+import fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from "fastify";
+import { Hono, type Context } from "hono";
+import { streamSSE } from "hono/streaming";
 import pg from "pg";
 import { Conflict, DatabaseError, Invalid } from "pgonce";
-import { attemptOf, idempotentExpress, idempotentFastify, storedKey, type Policy } from "pgonce/http";
+import { attemptOf, idempotentExpress, idempotentFastify, idempotentHono, storedKey, type Policy } from "pgonce/http";
 import { poolOf, withDatabase } from "./apis.js";
 import { FRAMEWORKS, listening, quiet, withClient, type Client, type Reply } from "./frameworks.js";
 import { LIMIT_MS, it } from "./limit.js";
@@ -472,16 +476,18 @@ describe("HTTP", () => {
   /** A server, a way to post to it, and the number of effects that may be made. */
   const withServer = (
     make: (pool: pg.Pool) => Promise<Server>,
-    test: (post: (at: string, key: string, body?: string) => Promise<string>, db: Database) => Promise<void>,
+    test: (post: (at: string, key: string | null, body?: string | ReadableStream, kind?: string) => Promise<string>, db: Database) => Promise<void>,
   ): Promise<void> =>
     withDatabase(async (db) => {
       const pool = poolOf(db.url, 2);
       const server = await make(pool);
       const { port } = server.address() as AddressInfo;
       try {
-        await test(async (at, key, body = "{}") => {
-          const headers = { "idempotency-key": key, "content-type": "application/json" };
-          const response = await fetch(`http://127.0.0.1:${port}${at}`, { method: "POST", headers, body });
+        await test(async (at, key, body = "{}", kind = "application/json") => {
+          const headers: Record<string, string> = { ...(key === null ? {} : { "idempotency-key": key }), "content-type": kind };
+          // As node:http has it: only a stream is sent in chunks.
+          const init: RequestInit & { duplex?: "half" } = typeof body === "string" ? { body } : { body, duplex: "half" };
+          const response = await fetch(`http://127.0.0.1:${port}${at}`, { ...init, method: "POST", headers });
           return `${response.status} ${response.headers.get("content-type")} ${await response.text()}`;
         }, db);
       } finally {
@@ -612,6 +618,209 @@ describe("HTTP", () => {
       },
     ));
 
+  describe("a body that was read in front of a route", { concurrency: 4 }, () => {
+    const MULTIPART = "multipart/form-data; boundary=b";
+    const BYTES = "application/octet-stream";
+    const form = (file: string): string =>
+      `--b\r\ncontent-disposition: form-data; name="title"\r\n\r\nx\r\n--b\r\n` +
+      `content-disposition: form-data; name="file"; filename="f"\r\ncontent-type: ${BYTES}\r\n\r\n${file}\r\n--b--\r\n`;
+    const inChunks = (text: string): ReadableStream =>
+      new ReadableStream({
+        start(controller) {
+          for (const part of [text.slice(0, 1), text.slice(1)]) controller.enqueue(new TextEncoder().encode(part));
+          controller.close();
+        },
+      });
+    const isChunked = (name: string): boolean => name.endsWith("in chunks");
+
+    type Front = (req: express.Request, next: () => void) => void;
+    const drain = async (req: IncomingMessage): Promise<Buffer[]> => {
+      const parts: Buffer[] = [];
+      for await (const part of req) parts.push(part as Buffer);
+      return parts;
+    };
+    const behindExpress = (front: Front): Make => async (pool, policy, called) => {
+      const handler = idempotentExpress(pool, policy, (_req: express.Request, res: express.Response) => {
+        called();
+        res.send("made");
+      });
+      const app = express().use((req, _res, next) => front(req, next)).use(handler);
+      return listening(createServer(app));
+    };
+    const behindFastify = (front: (app: FastifyInstance) => unknown): Make => async (pool, policy, called) => {
+      const app = fastify({ forceCloseConnections: true });
+      front(app);
+      app.post("/", idempotentFastify(pool, policy, async () => {
+        called();
+        return "made";
+      }));
+      await app.listen({ port: 0, host: "127.0.0.1" });
+      return app.server;
+    };
+    const behindHono = (front: (c: Context) => Promise<unknown>): Make => async (pool, policy, called) => {
+      const app = new Hono().use(async (c, next) => {
+        await front(c);
+        await next();
+      });
+      app.post("/", idempotentHono(pool, policy, (c: Context) => {
+        called();
+        return c.text("made");
+      }));
+      return new Promise((resolve) => {
+        const server = serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, () => resolve(server as Server));
+      });
+    };
+    const behindNode: Make = async (pool, policy, called) => {
+      const app = new Hono().post("/", idempotentHono(pool, policy, (c: Context) => {
+        called();
+        return c.text("made");
+      }));
+      const listener = getRequestListener(app.fetch);
+      return listening(createServer((req, res) => void drain(req).then(() => listener(req, res))));
+    };
+    type Make = (pool: pg.Pool, policy: Policy, called: () => void) => Promise<Server>;
+
+    const leaves = (body: unknown): Front => (req, next) => void drain(req).then(() => {
+      req.body = body;
+      next();
+    });
+    const begins: Front = (req, next) => void req.once("data", () => next());
+    const lost: Record<string, [Make, kind: string]> = {
+      "by a middleware of Express that leaves {} of a form": [behindExpress(leaves({})), MULTIPART],
+      "by a middleware of Express that leaves the fields of a form": [behindExpress(leaves({ title: "x" })), MULTIPART],
+      "by a middleware of Express that leaves {} of a file": [behindExpress(leaves({})), BYTES],
+      "by a middleware of Express that leaves nothing": [behindExpress(leaves(undefined)), BYTES],
+      "by a middleware of Express that leaves nothing of what came in chunks": [behindExpress(leaves(undefined)), BYTES],
+      "by a middleware of Express that leaves a FormData": [behindExpress(leaves(new FormData())), "application/x-www-form-urlencoded"],
+      "by a middleware of Express that leaves what has no JSON form": [behindExpress(leaves({ file: Buffer.from("x") })), BYTES],
+      "by a middleware of Express in part": [behindExpress(begins), BYTES],
+      "by a middleware of Express in part, which came in chunks": [behindExpress(begins), BYTES],
+      "by a parser of Fastify that leaves nothing": [
+        behindFastify((app) => app.addContentTypeParser("multipart/form-data", (_request, _payload, done) => done(null))),
+        MULTIPART,
+      ],
+      "by a parser of Fastify that leaves nothing of what came in chunks": [
+        behindFastify((app) => app.addContentTypeParser("multipart/form-data", (_request, _payload, done) => done(null))),
+        MULTIPART,
+      ],
+      "by a parser of Fastify that leaves the fields of a form": [
+        behindFastify((app) => app.addContentTypeParser("multipart/form-data", (_request, payload, done) => {
+          void drain(payload).then(() => done(null, { title: "x" }));
+        })),
+        MULTIPART,
+      ],
+      "by a parser of Fastify that leaves a stream": [
+        behindFastify((app) => app.addContentTypeParser("*", (_request, payload, done) => done(null, payload))),
+        BYTES,
+      ],
+      "by a middleware of Hono, as a FormData": [behindHono((c) => c.req.formData()), MULTIPART],
+      "by a middleware of Hono, from the raw request": [behindHono((c) => c.req.raw.arrayBuffer()), BYTES],
+      "by the server of Hono": [behindNode, BYTES],
+      "by the server of Hono, in chunks": [behindNode, BYTES],
+    };
+    for (const [name, [make, kind]] of Object.entries(lost)) {
+      it(`${name} is refused, and gets no response of another one`, () => {
+        let calls = 0;
+        const logged: string[] = [];
+        const policy: Policy = { ...POLICY, log: (message) => void logged.push(message) };
+        return withServer(
+          (pool) => make(pool, policy, () => (calls += 1)),
+          async (post, db) => {
+            for (const file of ["one", "two"]) {
+              const text = kind === MULTIPART ? form(file) : file;
+              assert.match(await post("/", "k", isChunked(name) ? inChunks(text) : text, kind), /^500 application\/problem\+json .*"internal".* nothing was done/);
+            }
+            assert.deepEqual([calls, await db.value("select count(*) from pgonce.intent")], [0, 0]);
+            assert.equal(logged.length, 2);
+            for (const message of logged) assert.match(message, /keep the bytes in rawBody/);
+          },
+        );
+      });
+    }
+
+    it("is refused over HTTP/2, too, where no header says that there is one", () =>
+      withDatabase(async (db) => {
+        const pool = poolOf(db.url, 2);
+        const app = fastify({ http2: true });
+        app.addContentTypeParser("multipart/form-data", (_request, _payload, done) => done(null));
+        app.post("/", idempotentFastify(pool, POLICY, async () => "made"));
+        await app.listen({ port: 0, host: "127.0.0.1" });
+        const session = connect(`http://127.0.0.1:${(app.server.address() as AddressInfo).port}`);
+        const post = async (key: string, file: string): Promise<unknown> => {
+          const headers = { ":method": "POST", ":path": "/", "idempotency-key": key, "content-type": MULTIPART };
+          const sent = session.request(headers, { endStream: file === "" });
+          const replied = once(sent, "response");
+          if (file !== "") sent.end(form(file));
+          const [reply] = (await replied) as [{ ":status"?: number }];
+          sent.close();
+          return reply[":status"];
+        };
+        assert.deepEqual([await post("k", "one"), await post("k", "two")], [500, 500]);
+        assert.deepEqual([await post("none", ""), await post("none", "")], [200, 200]);
+        session.close();
+        await app.close();
+        await pool.end();
+      }));
+
+    it("is the handler's own affair where there is no key", () => {
+      let calls = 0;
+      const make = lost["by a parser of Fastify that leaves nothing"]![0];
+      return withServer(
+        (pool) => make(pool, { ...POLICY, keyRequired: false }, () => (calls += 1)),
+        async (post) => {
+          for (const file of ["one", "two"]) assert.match(await post("/", null, form(file), MULTIPART), /^200 .* made$/);
+          assert.equal(calls, 2);
+          assert.match(await post("/", "k", form("one"), MULTIPART), /^500 /);
+        },
+      );
+    });
+
+    const kept: Record<string, [Make, kind: string]> = {
+      "by a middleware of Express in rawBody": [
+        behindExpress((req, next) => void drain(req).then((parts) => {
+          Object.assign(req, { rawBody: Buffer.concat(parts), body: {} });
+          next();
+        })),
+        MULTIPART,
+      ],
+      "by a parser of Express 4 as a document": [
+        behindExpress((req, next) => void drain(req).then((parts) => {
+          Object.assign(req, { _body: true, body: JSON.parse(Buffer.concat(parts).toString()) as unknown });
+          next();
+        })),
+        "text/plain",
+      ],
+      "by a parser of Fastify as a buffer": [
+        behindFastify((app) => app.addContentTypeParser("multipart/form-data", { parseAs: "buffer" }, (_request, body, done) => done(null, body))),
+        MULTIPART,
+      ],
+      "by a parser of Fastify in rawBody": [
+        behindFastify((app) => app.addContentTypeParser("multipart/form-data", (request, payload, done) => {
+          void drain(payload).then((parts) => {
+            Object.assign(request, { rawBody: Buffer.concat(parts) });
+            done(null);
+          });
+        })),
+        MULTIPART,
+      ],
+      "by a middleware of Hono": [behindHono((c) => c.req.parseBody()), MULTIPART],
+    };
+    for (const [name, [make, kind]] of Object.entries(kept)) {
+      it(`and is kept ${name} counts`, () => {
+        let calls = 0;
+        return withServer(
+          (pool) => make(pool, POLICY, () => (calls += 1)),
+          async (post) => {
+            const [one, two] = kind === MULTIPART ? [form("one"), form("two")] : ["{}", '{"two": 2}'];
+            for (let turn = 0; turn < 2; turn++) assert.match(await post("/", "k", one, kind), /^200 .* made$/);
+            assert.match(await post("/", "k", two, kind), /^422 /);
+            assert.equal(calls, 1);
+          },
+        );
+      });
+    }
+  });
+
   it("what is remembered of the retentions has a bound", () =>
     withDatabase(async (db) => {
       type Exchanges = typeof import("../dist/http/exchange.js");
@@ -640,6 +849,10 @@ describe("HTTP", () => {
     for (const [name, value] of [["mode", "Leased"], ["stale", "take-over"], ["outcomes", "frozen"], ["stale", null]]) {
       assert.throws(() => complete({ ...own, [name as string]: value } as Policy), Invalid, name as string);
     }
+    const who = { plainKeys: true, principal: () => "ada" };
+    assert.throws(() => complete({ ...own, ...who }), { name: "Invalid", reason: /two callers' keys would meet/ });
+    assert.throws(() => idempotentExpress(new pg.Pool(), { ...own, ...who }, quiet), Invalid);
+    assert.equal(complete({ ...own, plainKeys: true, tenant: () => "ada" }).plainKeys, true);
     const outcomes = (): "keep" => "keep";
     assert.equal(complete({ ...own, outcomes }).outcomes, outcomes);
   });
@@ -705,6 +918,297 @@ describe("HTTP", () => {
       assert.equal((await post("/orders", "", "k", { body, duplex: "half" })).status, 201);
       assert.equal((await post("/orders", "12")).headers.get("idempotent-replayed"), "true");
     }));
+
+  describe("a response without an end", { concurrency: 4 }, () => {
+    const STREAM = "text/event-stream";
+    const BYTES = "application/octet-stream";
+    const PART = "data: 1\n\n";
+    const turn = (): Promise<void> => new Promise((resolve) => setImmediate(resolve));
+
+    /** Whether it is over, and what is to be awaited, or to be stopped, after the test. */
+    class Sender {
+      ended = false;
+      sent = 0;
+      max = Infinity;
+      stop: () => void = quiet;
+
+      async *parts(): AsyncGenerator<string> {
+        try {
+          for (; this.sent < this.max; await turn()) {
+            this.sent += 1;
+            yield PART;
+          }
+        } finally {
+          this.ended = true;
+        }
+      }
+
+      web(): ReadableStream<Uint8Array> {
+        const parts = this.parts();
+        return new ReadableStream({
+          pull: async (controller) => {
+            const { value } = await parts.next();
+            if (value === undefined) controller.close();
+            else controller.enqueue(new TextEncoder().encode(value));
+          },
+          cancel: () => {
+            this.ended = true;
+            // Nobody waits for it.
+            return new Promise(quiet);
+          },
+        });
+      }
+
+      /** A handler that learns by an event when to stop. */
+      every(res: { write(part: string): unknown }, ending: { on(event: "close", listener: () => void): unknown }): void {
+        const timer = setInterval(() => {
+          this.sent += 1;
+          res.write(PART);
+          if (this.sent === this.max) (res as express.Response).end();
+        });
+        this.stop = () => clearInterval(timer);
+        ending.on("close", () => {
+          this.ended = true;
+          this.stop();
+        });
+      }
+    }
+
+    type Make = (pool: pg.Pool, policy: Policy, sender: Sender, kind: string) => Promise<Server>;
+    const insert = (request: object): Promise<unknown> => attemptOf<pg.PoolClient>(request).tx.conn.query(INSERT);
+    const byExpress = (send: (sender: Sender, req: express.Request, res: express.Response) => unknown): Make =>
+      (pool, policy, sender, kind) => {
+        const handler = idempotentExpress(pool, policy, async (req: express.Request, res: express.Response) => {
+          await insert(req);
+          res.writeHead(200, { "content-type": kind });
+          await send(sender, req, res);
+        });
+        return listening(createServer(express().use(handler)));
+      };
+    const byFastify = (send: (sender: Sender, reply: FastifyReply, kind: string) => unknown): Make => async (pool, policy, sender, kind) => {
+      const app = fastify({ forceCloseConnections: true });
+      app.post("/", idempotentFastify(pool, policy, async (request: FastifyRequest, reply: FastifyReply) => {
+        await insert(request);
+        return send(sender, reply.type(kind), kind);
+      }));
+      await app.listen({ port: 0, host: "127.0.0.1" });
+      return app.server;
+    };
+    const byHono = (send: (sender: Sender, c: Context, kind: string) => Response): Make => (pool, policy, sender, kind) => {
+      const app = new Hono().post("/", idempotentHono(pool, policy, async (c: Context) => {
+        await insert(c);
+        return send(sender, c, kind);
+      }));
+      return new Promise((resolve) => {
+        const server = serve({ fetch: app.fetch, port: 0, hostname: "127.0.0.1" }, () => resolve(server as Server));
+      });
+    };
+
+    const senders: Record<string, Make> = {
+      "by Express, piped": byExpress((sender, _req, res) => pipeline(Readable.from(sender.parts()), res)),
+      "by Express, written until the response closes": byExpress((sender, _req, res) => sender.every(res, res)),
+      "by Express, written until the request closes": byExpress((sender, req, res) => sender.every(res, req)),
+      "by Express, by a handler that waits for ever": byExpress((sender, _req, res) => {
+        sender.every(res, res);
+        return new Promise(quiet);
+      }),
+      "by Fastify, as a stream": byFastify((sender) => Readable.from(sender.parts())),
+      "by Fastify, sent": byFastify((sender, reply) => reply.send(Readable.from(sender.parts()))),
+      "by Fastify, as a stream of the web": byFastify((sender) => sender.web()),
+      "by Fastify, as a Response": byFastify((sender, _reply, kind) => new Response(sender.web(), { headers: { "content-type": kind } })),
+      "by Fastify, by a handler that waits for ever": byFastify((sender, reply) => {
+        const stream = new PassThrough();
+        sender.every(stream, stream);
+        void reply.send(stream);
+        return new Promise(quiet);
+      }),
+      "by Hono": byHono((sender, _c, kind) => new Response(sender.web(), { headers: { "content-type": kind } })),
+      "by Hono, as events": byHono((sender, c, kind) => {
+        const response = streamSSE(c, async (stream) => {
+          stream.onAbort(() => void (sender.ended = true));
+          for (; !stream.aborted && sender.sent < sender.max; await turn()) {
+            sender.sent += 1;
+            await stream.write(PART);
+          }
+        });
+        response.headers.set("content-type", kind);
+        return response;
+      }),
+    };
+    type Problem = { code: string; detail: string };
+    const withSender = (
+      make: Make,
+      kind: string,
+      max: number,
+      test: (db: Database, pool: pg.Pool, sender: Sender, post: () => Promise<Problem>) => Promise<void>,
+    ): Promise<void> => {
+      const sender = new Sender();
+      sender.max = max;
+      let used: pg.Pool | undefined;
+      return withServer(
+        (pool) => {
+          used = pool;
+          return make(pool, { ...POLICY, maxResponse: 100 }, sender, kind);
+        },
+        async (post, db) => {
+          try {
+            await test(db, used as pg.Pool, sender, async () => {
+              const [status, type, ...rest] = (await post("/", "k")).split(" ");
+              assert.deepEqual([status, type], ["500", "application/problem+json"]);
+              return JSON.parse(rest.join(" ")) as Problem;
+            });
+          } finally {
+            sender.stop();
+          }
+        },
+      );
+    };
+
+    for (const [name, make] of Object.entries(senders)) {
+      for (const kind of [STREAM, BYTES]) {
+        it(`${name} (${kind}), is refused and holds no connection`, () =>
+          withSender(make, kind, Infinity, async (db, pool, sender, post) => {
+            for (let time = 0; time < 2; time++) {
+              sender.ended = false;
+              const { code, detail } = await post();
+              assert.deepEqual([code, detail], ["response_too_large", "nothing happened; the response is too large to be kept"]);
+              // The handler learns it. A generator that was not begun has nothing to end.
+              while (!sender.ended && sender.sent > 0) await turn();
+              assert.equal(pool.idleCount, pool.totalCount);
+            }
+            assert.deepEqual([await db.effects(), await db.value("select count(*) from pgonce.intent")], [0, 0]);
+          }), 30_000);
+      }
+
+      it(`${name}, is refused where it is a stream of events, however small`, () =>
+        withSender(make, `${STREAM}; charset=utf-8`, 1, async (db, _pool, _sender, post) => {
+          for (let time = 0; time < 2; time++) assert.equal((await post()).code, "response_too_large");
+          assert.equal(await db.value("select count(*) from pgonce.intent"), 0);
+        }), 30_000);
+    }
+
+    const destroyed: Record<string, (res: express.Response) => unknown> = {
+      "by itself": (res) => void res.destroy(),
+      "by the error of a stream": (res) => {
+        const breaks = new Transform({ transform: (_chunk, _encoding, done) => done(new Error("broken")) });
+        return pipeline(Readable.from([PART]), breaks, res);
+      },
+    };
+    for (const [name, destroy] of Object.entries(destroyed)) {
+      it(`that is destroyed ${name}, over Express, is that of a handler that failed`, () =>
+        withSender(byExpress((_sender, _req, res) => destroy(res)), BYTES, 0, async (db, pool, _sender, post) => {
+          assert.equal((await post()).code, "handler_failed");
+          assert.equal(pool.idleCount, pool.totalCount);
+          assert.equal(await db.effects(), 0);
+        }), 30_000);
+    }
+
+    it("is dropped to its last byte where the handler of Express goes on with it", () => {
+      let timer: ReturnType<typeof setInterval> | undefined;
+      let late = 0;
+      const goesOn = byExpress((sender, _req, res) => {
+        timer ??= setInterval(() => {
+          if (sender.ended) late += 1;
+          res.write(PART, () => undefined);
+          res.end();
+          res.destroy();
+        });
+      });
+      return withSender(goesOn, STREAM, Infinity, async (_db, _pool, sender, post) => {
+        await post();
+        sender.ended = true;
+        while (late < 10) await turn();
+        clearInterval(timer);
+        assert.equal((await post()).code, "response_too_large");
+      });
+    }, 30_000);
+  });
+
+  for (const [name, framework] of Object.entries(FRAMEWORKS)) {
+    for (const outcomes of ["freeze", "final", "finish"] as const) {
+      it(`a stream of events of a leased route is not one that broke off (${name}, ${outcomes})`, () =>
+        withClient(framework, { mode: "leased", outcomes }, async ({ service, post }) => {
+          service.own = () => ({ status: 200, headers: { "content-type": "Multipart/x-mixed-replace;boundary=b" }, body: "--b" });
+          for (const replayed of [null, "true"]) {
+            const { problem, headers } = await post("/orders");
+            assert.deepEqual([problem.code, headers.get("idempotent-replayed")], ["response_too_large", replayed]);
+            assert.match(String(problem.detail), /^it happened, but its answer is too large/);
+          }
+          assert.equal(service.calls, 1);
+        }));
+    }
+
+    it(`a response as large as one may be is kept (${name})`, () =>
+      withClient(framework, { maxResponse: 200 }, async ({ service, post }) => {
+        for (let time = 0; time < 2; time++) assert.equal((await post("/large")).body.length, 200);
+        assert.equal(service.calls, 1);
+      }));
+  }
+
+  it("the headers that are replayed are those of the Rust layer", () => {
+    type StoredModule = typeof import("../dist/http/stored.js");
+    type Policies = typeof import("../dist/http/policy.js");
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { NEVER, USUAL, toStored } = require(path.join(PACKAGE, "dist/http/stored.js")) as StoredModule;
+    // eslint-disable-next-line @typescript-eslint/no-require-imports
+    const { complete } = require(path.join(PACKAGE, "dist/http/policy.js")) as Policies;
+    interface Headers {
+      replayed: string[];
+      never: string[];
+      never_beginning_with: string[];
+    }
+    const file = path.join(REPOSITORY, "conformance/vectors/headers.json");
+    const vectors = JSON.parse(readFileSync(file, "utf8")) as Headers;
+    assert.deepEqual([[...USUAL], [...NEVER]], [vectors.replayed, vectors.never]);
+    const never = [...vectors.never, ...vectors.never_beginning_with.map((beginning) => `${beginning}-reset`)];
+    const headers = [...vectors.replayed, ...never, "x-own", "x-other"].map((name): [string, string] => [name, "1"]);
+    // Those that never are, are not where a policy names them either.
+    const policy = complete({ scope: "s", principal: null, replayHeaders: ["X-Own", ...never] });
+    const stored = toStored({ status: 200, headers, body: Buffer.alloc(0) }, policy, undefined);
+    assert.deepEqual(stored.headers?.map(([name]) => name), [...vectors.replayed, "x-own"]);
+  });
+
+  const fronts: Record<string, (pool: pg.Pool) => Promise<Server>> = {
+    async express(pool) {
+      const handler = idempotentExpress(pool, POLICY, (_req: express.Request, res: express.Response) => {
+        res.set("x-frame-options", "DENY").vary("accept").type("text/plain").send("made");
+      });
+      const cors = (req: express.Request, res: express.Response, next: () => void): void => {
+        res.set({ "access-control-allow-origin": req.get("origin"), vary: "origin" });
+        next();
+      };
+      return listening(createServer(express().use(cors).use(handler)));
+    },
+    async fastify(pool) {
+      const app = fastify({ forceCloseConnections: true });
+      app.addHook("onRequest", async (request, reply) => {
+        reply.headers({ "access-control-allow-origin": request.headers.origin, vary: "origin" });
+      });
+      app.post("/", idempotentFastify(pool, POLICY, async (_request: FastifyRequest, reply: FastifyReply) => {
+        return reply.headers({ "x-frame-options": "DENY", vary: "origin, accept" }).type("text/plain").send("made");
+      }));
+      await app.listen({ port: 0, host: "127.0.0.1" });
+      return app.server;
+    },
+  };
+  for (const [name, make] of Object.entries(fronts)) {
+    it(`a replay has the headers of its handler, and those that are set in front of it for its own request (${name})`, () =>
+      withDatabase(async (db) => {
+        const pool = poolOf(db.url, 2);
+        const server = await make(pool);
+        const { port } = server.address() as AddressInfo;
+        for (const [origin, replayed] of [["https://a.example", null], ["https://b.example", "true"]] as const) {
+          const headers = { "idempotency-key": "k", origin };
+          const response = await fetch(`http://127.0.0.1:${port}/`, { method: "POST", headers });
+          const found = ["idempotent-replayed", "access-control-allow-origin", "x-frame-options", "vary"].map((one) => response.headers.get(one));
+          assert.deepEqual(found, [replayed, origin, "DENY", found[3]]);
+          assert.match(found[3] ?? "", /origin, accept/i);
+        }
+        server.closeAllConnections();
+        server.close();
+        await pool.end();
+      }));
+  }
 
   it("keys and bodies have the forms of the Rust layer", () => {
     type Edge = typeof import("../dist/http/request.js");

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -16,11 +16,13 @@ class Fault:
     action: str
     """`request`: cut before the server sees it. `reply`: cut after the server has done it, before the
     client learns of it. `abort`: make the transaction fail right before it. `silence`: from here on nothing passes in
-    either direction, and the connection stays open. `silent reply`: the same, but the server gets and does it."""
+    either direction, and the connection stays open. `silent reply`: the same, but the server gets and does it.
+    `late`: the client is cut, and the server gets it when `go_on` is set."""
     skip: int = 0
     """How many such statements pass before."""
     error: tuple[str, str] | None = None
     """Severity and code of an error that the client gets instead of a reply, before it is cut."""
+    go_on: threading.Event = field(default_factory=threading.Event)
 
 
 class Proxy:
@@ -109,6 +111,10 @@ class _Link:
                         self.server.sendall(message)
                 if self.silent:
                     continue
+                if fault is not None and fault.action == "late":
+                    self.client.shutdown(socket.SHUT_RDWR)
+                    fault.go_on.wait()
+                    self.cut_after_reply = True
                 if fault is not None and fault.action == "reply":
                     self.error = fault.error
                     self.cut_after_reply = True

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
+import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -17,6 +19,7 @@ import sqlalchemy
 from apis import ASYNC, KINDS, Api, run, with_api
 from conftest import Database
 from proxy import Fault
+from server import Server
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
@@ -502,6 +505,150 @@ def test_work_that_is_cancelled_while_it_is_rolled_back_leaves_its_place_in_the_
         await engine.dispose()
 
     asyncio.run(main())
+
+
+# --- commits that wait for a standby ------------------------------------------------------------
+
+WAITS = "select count(*) from pg_stat_activity where datname = current_database() and wait_event = 'SyncRep'"
+
+
+@pytest.fixture
+def give_standby_up(server: Server, db: Database) -> Iterator[Callable[[], None]]:
+    """Every commit waits for a synchronous standby that does not exist, until this is called."""
+
+    def set_standby(statement: str) -> None:
+        server.maintenance.execute(statement.encode())
+        server.maintenance.execute("select pg_reload_conf()")
+
+    def give_up() -> None:
+        set_standby("alter system reset synchronous_standby_names")
+        while db.value(WAITS):
+            pass
+
+    def commit_until_terminated(conn: psycopg.Connection[Any]) -> None:
+        with suppress(psycopg.OperationalError):
+            while True:
+                conn.execute("select pg_logical_emit_message(true, 'probe', '')")
+
+    set_standby("alter system set synchronous_standby_names = 'missing'")
+    try:
+        # The server has it in effect a moment later.
+        probe = psycopg.connect(db.dsn, autocommit=True)
+        probing = threading.Thread(target=commit_until_terminated, args=(probe,), daemon=True)
+        probing.start()
+        while not db.value(WAITS):
+            pass
+        db.admin.execute("select pg_terminate_backend(%s)", [probe.info.backend_pid])
+        probing.join()
+        probe.close()
+        yield give_up
+    finally:
+        give_up()
+
+
+class Committing:
+    """A call that ends with a commit, over one library."""
+
+    def __init__(self, kind: str, function: str, db: Database) -> None:
+        self.kind = kind
+        self.function = function
+        self.by_itself = function == "claim"
+        """Its connection is in autocommit."""
+        bare = db.dsn.partition("?")[0]
+        self.source: Any
+        if kind == "psycopg":
+            self.source = lambda: psycopg.connect(db.dsn, autocommit=self.by_itself)
+        elif kind == "psycopg-async":
+            self.source = lambda: psycopg.AsyncConnection.connect(db.dsn, autocommit=self.by_itself)
+        elif kind == "asyncpg":
+            self.source = lambda: asyncpg.connect(bare, ssl=False)
+        else:
+            driver = "asyncpg" if kind.endswith("asyncpg") else "psycopg"
+            url = bare.replace("postgresql:", f"postgresql+{driver}:") + ("?ssl=disable" if driver == "asyncpg" else "")
+            make: Any = sqlalchemy_asyncio.create_async_engine if kind in ASYNC else sqlalchemy.create_engine
+            level = {"isolation_level": "AUTOCOMMIT"} if self.by_itself else {}
+            self.source = make(url, **level)
+        self.api = Api(kind, self.source)
+
+    async def call(self) -> Any:
+        async def work(held: Any) -> None:
+            await self.api.execute(held.conn, INSERT)
+
+        if self.function == "once":
+            return await self.api.work("once", self.source, "s", "k", REQUEST, do=work)
+        if self.function == "execute":
+            statement = f"{INSERT} returning id"
+            return await self.api.call("execute", self.source, "s", "k", REQUEST, statement, known_first=True)
+        return await self.api.work("lease", self.source, "s", "k", REQUEST, do=work, length=60)
+
+
+def stays_invisible(db: Database, give_standby_up: Callable[[], None]) -> None:
+    """Whether the commit still waits after the caller has left, and is there when the wait ends."""
+    intents = "select count(*) from pgonce.intent"
+    # A request to cancel takes a connection of its own.
+    for _ in range(50):
+        assert (db.value(WAITS), db.value(intents), db.effects()) == (1, 0, 0)
+    give_standby_up()
+    assert db.value(intents) == 1
+
+
+@pytest.mark.parametrize("function", ["once", "execute", "claim"])
+@pytest.mark.parametrize("how", ["by its caller", "with its loop"])
+@pytest.mark.parametrize("kind", ASYNC)
+def test_a_commit_that_is_cancelled_while_it_waits_for_its_standby_goes_on_waiting(
+    db: Database, give_standby_up: Callable[[], None], kind: str, how: str, function: str
+) -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(Committing(kind, function, db).call())
+        while not db.value(WAITS):
+            assert not task.done()
+            await asyncio.sleep(0.01)
+        if how == "by its caller":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+    asyncio.run(main())
+    stays_invisible(db, give_standby_up)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CONNECTIONS if "Async" in kind or "asyncpg" in kind])
+def test_over_one_connection_a_commit_that_is_cancelled_while_it_waits_for_its_standby_goes_on_waiting(
+    db: Database, give_standby_up: Callable[[], None], kind: str
+) -> None:
+    async def test(conn: Connection) -> None:
+        task = asyncio.ensure_future(conn.once("k", conn.insert))
+        while not db.value(WAITS):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    over(kind, db.dsn, test)
+    stays_invisible(db, give_standby_up)
+
+
+@pytest.mark.parametrize("function", ["once", "execute", "claim"])
+@pytest.mark.parametrize("kind", ["psycopg", "sqlalchemy-psycopg"])
+def test_a_commit_that_is_interrupted_while_it_waits_for_its_standby_goes_on_waiting(
+    db: Database, give_standby_up: Callable[[], None], kind: str, function: str
+) -> None:
+    def interrupt() -> None:
+        while not db.value(WAITS):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt, daemon=True)
+    # Who runs in the background of a shell ignores this signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupting.start()
+            run(Committing(kind, function, db).call())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    interrupting.join()
+    stays_invisible(db, give_standby_up)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in CONNECTIONS if "Session" in kind])

@@ -8,6 +8,8 @@ import io
 import json
 import subprocess
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +18,15 @@ import pytest
 from conftest import Database
 from proxy import Fault
 from server import REPOSITORY
-from starlette.responses import FileResponse
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.responses import FileResponse, StreamingResponse
 
 import pgonce
 from pgonce._drivers import Driver
 from pgonce._intent import Options
 from pgonce._protocol import Contract
 from pgonce._steps import drive
-from pgonce.http import IdempotencyMiddleware, Policy, Request, Response, WsgiIdempotencyMiddleware
+from pgonce.http import IdempotencyMiddleware, Policy, Request, Response, WsgiIdempotencyMiddleware, _edge
 from pgonce.http._edge import Refused, disposition_of, exact_json, read_key, read_token, stored_key, token_of
 from pgonce.http._exchange import Retentions
 
@@ -638,6 +641,241 @@ def test_a_file_that_a_server_would_send_by_itself_is_recorded(db: Database, tmp
     assert offered == [{"tls": {"cipher_suite": 1}}]
 
 
+# --- responses without an end -------------------------------------------------------------------
+
+STREAM = "text/event-stream; charset=utf-8"
+MIXED = "Multipart/x-mixed-replace;boundary=b"
+BYTES = "application/octet-stream"
+
+
+class Streams:
+    """A service whose response has no end, unless it is said how many parts it has."""
+
+    def __init__(self, kind: str, how: str, parts: int | None = None) -> None:
+        self.kind = kind
+        self.how = how
+        self.parts = parts
+        self.sent = 0
+        self.ended = False
+
+    def __iter__(self) -> Any:
+        while self.parts is None or self.sent < self.parts:
+            self.sent += 1
+            yield b"data: 1\n\n"
+
+    async def stream(self) -> Any:
+        for part in self:
+            yield part
+            await asyncio.sleep(0)
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        await scope["pgonce"].tx.conn.execute(INSERT)
+        start = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", self.kind.encode())]}
+        if self.how == "starlette":
+            await StreamingResponse(self.stream(), headers={"content-type": self.kind})(scope, receive, send)
+        elif self.how == "until it is disconnected":
+            # It takes no notice of what `send` raises.
+            await receive()
+            gone = asyncio.ensure_future(receive())
+            for message in [start, *[{"type": "http.response.body", "body": b"x", "more_body": True}] * 200]:
+                with suppress(OSError):
+                    await send(message)
+            assert (await gone)["type"] == "http.disconnect"
+        else:
+            await send(start)
+            async for part in self.stream():
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body"})
+        self.ended = True
+
+    def wsgi(self, environ: Any, start_response: Any) -> Any:
+        environ["pgonce"].tx.conn.execute(INSERT)
+        head = ("200 OK", [("content-type", self.kind)])
+        if self.how == "writes":
+            write = start_response(*head)
+            for part in self:
+                write(part)
+            return []
+        if self.how == "iterates":
+            start_response(*head)
+        return Parts(self, None if self.how == "iterates" else lambda: start_response(*head))
+
+    def serve(self, world: str, dsn: str, policy: Policy) -> list[tuple[int, bytes]]:
+        """The responses to two requests with a key, over one connection."""
+        found: list[tuple[int, bytes]] = []
+
+        async def main() -> None:
+            async def receive() -> Any:
+                return {"type": "http.request", "body": b""}
+
+            async def send(message: Any) -> None:
+                if message["type"] == "http.response.start":
+                    found.append((message["status"], b""))
+                else:
+                    found[-1] = (found[-1][0], message["body"])
+
+            async with psycopg_pool.AsyncConnectionPool(dsn, min_size=1, max_size=1, timeout=30) as pool:
+                app = IdempotencyMiddleware(self.asgi, pool, policy)
+                scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"idempotency-key", b"k")]}
+                for version in ("2.3", "2.4"):
+                    await app({**scope, "asgi": {"version": "3.0", "spec_version": version}}, receive, send)
+                async with pool.connection():
+                    pass
+
+        if world == "asgi":
+            asyncio.run(main())
+            return found
+        with psycopg_pool.ConnectionPool(dsn, min_size=1, max_size=1, timeout=30) as pool:
+            app = WsgiIdempotencyMiddleware(self.wsgi, pool, policy)
+            for _ in range(2):
+                statuses: list[str] = []
+                environ = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "HTTP_IDEMPOTENCY_KEY": "k"}
+                body = b"".join(app(environ, lambda status, headers: statuses.append(status)))
+                found.append((int(statuses[0][:3]), body))
+            with pool.connection():
+                pass
+        return found
+
+
+class Parts:
+    """An iterable of WSGI that has to be closed."""
+
+    def __init__(self, streams: Streams, start: Any) -> None:
+        self.streams = streams
+        self.start = start
+
+    def __iter__(self) -> Any:
+        if self.start is not None:
+            self.start()
+        yield from self.streams
+
+    def close(self) -> None:
+        self.streams.ended = True
+
+
+HOWS = [("asgi", "raw"), ("asgi", "starlette"), ("asgi", "until it is disconnected"), ("wsgi", "iterates"), ("wsgi", "generates"), ("wsgi", "writes")]
+
+
+@pytest.mark.parametrize("kind", [STREAM, MIXED, BYTES])
+@pytest.mark.parametrize(("world", "how"), HOWS)
+def test_a_response_without_an_end_is_refused_and_holds_no_connection(db: Database, world: str, how: str, kind: str) -> None:
+    streams = Streams(kind, how)
+    for status, body in streams.serve(world, db.dsn, Policy("orders.create", None, max_response=100)):
+        document = json.loads(body)
+        assert (status, document["code"]) == (500, "response_too_large")
+        assert document["detail"].startswith("nothing happened")
+    # A stream is not asked for its parts. Those of other responses are 9 bytes long.
+    assert streams.sent <= (2 * 12 if kind == BYTES else 2)
+    assert streams.ended == (how in ("until it is disconnected", "iterates", "generates"))
+    assert (db.effects(), db.value("select count(*) from pgonce.intent")) == (0, 0)
+
+
+@pytest.mark.parametrize(("world", "how"), [("asgi", "raw"), ("wsgi", "iterates"), ("wsgi", "generates"), ("wsgi", "writes")])
+def test_a_stream_of_events_is_not_kept_however_small_it_is(db: Database, world: str, how: str) -> None:
+    found = Streams(STREAM, how, 1).serve(world, db.dsn, Policy("orders.create", None))
+    assert [(status, json.loads(body)["code"]) for status, body in found] == [(500, "response_too_large")] * 2
+    assert (db.effects(), db.value("select count(*) from pgonce.intent")) == (0, 0)
+
+
+@pytest.mark.parametrize("outcomes", ["freeze", "final", "finish"])
+def test_a_stream_of_events_of_a_leased_route_is_not_one_that_broke_off(client: Client, outcomes: str) -> None:
+    client.policy = Policy("orders.pay", None, mode="leased", outcomes=outcomes)
+    events = Response(200, [("content-type", STREAM.encode())], b"data: 1")
+    client.service.respond = lambda path, attempt, body: replace(events)  # type: ignore[method-assign]
+    for replayed in (False, True):
+        response = client.post("/orders")
+        assert problem_of(response)["code"] == "response_too_large"
+        assert problem_of(response)["detail"].startswith("it happened, but its answer is too large")
+        assert ("idempotent-replayed" in headers_of(response)) is replayed
+
+
+def test_a_response_as_large_as_one_may_be_is_kept(client: Client) -> None:
+    client.policy = Policy("orders.create", None, max_response=200)
+    assert [client.post("/large").body for _ in range(2)] == [b"x" * 200] * 2
+    assert client.db.value("select status::text from pgonce.intent") == "succeeded"
+
+
+MULTIPART = "multipart/form-data; boundary=b"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-length": "3", "content-type": "application/octet-stream"}, 500),
+        ({"transfer-encoding": "chunked", "content-type": "application/octet-stream"}, 500),
+        ({"content-type": MULTIPART}, 500),
+        # As a proxy may send what has no body.
+        ({"transfer-encoding": "chunked"}, 201),
+        ({"content-length": "0", "content-type": MULTIPART}, 201),
+    ],
+)
+def test_a_body_that_was_read_in_front_of_the_middleware_is_refused(
+    db: Database, caplog: pytest.LogCaptureFixture, headers: dict[str, str], status: int
+) -> None:
+    service = Service(db)
+
+    async def read(request: Any, call_next: Any) -> Any:
+        async for _ in request.stream():
+            pass
+        return await call_next(request)
+
+    async def post(app: Any, body: bytes, key: str | None) -> Response:
+        response = Response(0)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": body}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                response.status = message["status"]
+                response.headers = [(name.decode(), value) for name, value in message["headers"]]
+            else:
+                response.body += message.get("body", b"")
+
+        sent = headers if key is None else {**headers, "idempotency-key": key}
+        pairs = [(name.encode(), value.encode()) for name, value in sent.items()]
+        await app({"type": "http", "method": "POST", "path": "/orders", "headers": pairs}, receive, send)
+        return response
+
+    async def main(policy: Policy, key: str | None) -> list[Response]:
+        async with psycopg_pool.AsyncConnectionPool(db.dsn, min_size=1, max_size=4) as pool:
+            app = BaseHTTPMiddleware(IdempotencyMiddleware(service.asgi, pool, policy), read)
+            return [await post(app, b"one", key), await post(app, b"two", key)]
+
+    found = asyncio.run(main(Policy("orders.create", None), "k"))
+    assert [response.status for response in found] == [status, status]
+    if status == 500:
+        assert [problem_of(response)["code"] for response in found] == ["internal", "internal"]
+        assert "nothing was done" in problem_of(found[0])["detail"]
+        assert (service.calls, db.value("select count(*) from pgonce.intent")) == (0, 0)
+        assert "has read its body; put the middleware in front of it" in caplog.text
+    # Where there is no key nothing is repeated.
+    found = asyncio.run(main(Policy("orders.create", None, key_required=False), None))
+    assert [response.status for response in found] == [201, 201]
+
+
+@pytest.mark.parametrize("sent", ["chunked", "length", "nothing"])
+def test_a_body_that_was_read_in_front_of_the_middleware_of_wsgi_is_refused(db: Database, sent: str) -> None:
+    client = Client("wsgi", db, Service(db), Policy("orders.create", None), db.dsn)
+    environ: dict[str, Any] = {"CONTENT_TYPE": MULTIPART, "wsgi.input_terminated": True}
+    environ |= {"chunked": {"HTTP_TRANSFER_ENCODING": "chunked"}, "length": {"CONTENT_LENGTH": "3"}}.get(
+        sent, {"CONTENT_LENGTH": "0"}
+    )
+    found = [read_wsgi(client, {**environ, "wsgi.input": io.BytesIO(b"")}) for _ in range(2)]
+    expected = {"chunked": (500, "internal"), "length": (400, "body_unreadable")}.get(sent)
+    if expected is None:
+        assert [response.status for response in found] == [201, 201]
+    else:
+        assert [(response.status, problem_of(response)["code"]) for response in found] == [expected, expected]
+        assert (client.service.calls, db.value("select count(*) from pgonce.intent")) == (0, 0)
+
+
+def test_plain_keys_and_a_principal_exclude_each_other() -> None:
+    with pytest.raises(pgonce.Invalid, match="two callers' keys would meet"):
+        Policy("orders.create", lambda request: "ada", plain_keys=True)
+    assert Policy("orders.create", None, plain_keys=True, tenant=lambda request: "ada").plain_keys
+
+
 def test_what_is_remembered_of_the_retentions_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     def contract(*_: Any) -> Any:
         yield from ()
@@ -682,6 +920,17 @@ def test_a_status_means_what_it_means_to_the_rust_layer(mode: str, outcomes: str
     for vector in vectors:
         for status in vector["statuses"]:
             assert disposition_of(Response(status), policy, None, True) == vector[mode][outcomes], status
+
+
+def test_the_headers_that_are_replayed_are_those_of_the_rust_layer() -> None:
+    vectors = json.loads((REPOSITORY / "conformance/vectors/headers.json").read_text("utf-8"))
+    assert (sorted(_edge._USUAL), sorted(_edge._NEVER)) == (vectors["replayed"], vectors["never"])
+    never = [*vectors["never"], *(f"{beginning}-reset" for beginning in vectors["never_beginning_with"])]
+    headers = [(name, b"1") for name in [*vectors["replayed"], *never, "x-own", "x-other"]]
+    # Those that never are, are not where a policy names them either.
+    policy = Policy("s", None, replay_headers=("X-Own", *never))
+    stored = _edge.to_stored(Response(200, headers), policy, None)
+    assert [name for name, _ in stored["headers"]] == [*vectors["replayed"], "x-own"]
 
 
 def test_a_status_token_is_that_of_the_rust_layer() -> None:

@@ -219,6 +219,49 @@ def test_a_block_whose_commit_was_lost_is_never_called_done(db: Database, kind: 
     assert db.effects() == 0
 
 
+# From here on a claim that has looked waits for lock 7 before it asks for the intent's.
+WAIT_BEFORE_LOCK = """create or replace function pgonce._names_fit(p_tenant text, p_scope text, p_key text, p_fingerprint bytea)
+returns boolean language plpgsql volatile
+as $$ begin perform pg_advisory_lock(7), pg_advisory_unlock(7); return true; end $$"""
+LOCKS = "select count(*) from pg_locks where locktype = 'advisory' and database = (select oid from pg_database where datname = current_database())"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_whose_commit_becomes_visible_while_it_claims_again_learns_that_it_happened(db: Database, kind: str) -> None:
+    late = Fault("commit", "late")
+
+    def commit_meanwhile(conn: psycopg.Connection[Any]) -> None:
+        def wait_until(query: str) -> None:
+            while conn.execute(query.encode()).fetchone() != (1,):
+                pass
+
+        # The claim has looked and found nothing.
+        wait_until(f"{LOCKS} and not granted")
+        late.go_on.set()
+        wait_until("select count(*) from effect")
+        # Lock 7 is the only one that is left, and then none is.
+        wait_until(f"{LOCKS} and granted")
+        conn.execute("select pg_advisory_unlock(7)")
+
+    async def test(api: Api) -> None:
+        block = api.command("once", api.source, "s", "k", REQUEST)
+        tx = await api.enter(block)
+        await api.execute(tx.conn, INSERT)
+        tx.succeed(7)
+        db.proxy.faults.append(late)
+        with psycopg.connect(db.dsn, autocommit=True) as conn:
+            conn.execute("select pg_advisory_lock(7)")
+            conn.execute(WAIT_BEFORE_LOCK.encode())
+            meanwhile = threading.Thread(target=commit_meanwhile, args=(conn,), daemon=True)
+            meanwhile.start()
+            await api.leave(block)
+            meanwhile.join()
+        assert (tx.answer, tx.replayed) == (7, True)
+
+    with_api(kind, db.cut_dsn, test)
+    assert db.effects() == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_commit_that_answers_rollback_is_noticed(db: Database, kind: str) -> None:
     async def test(api: Api) -> None:

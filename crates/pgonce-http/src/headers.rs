@@ -91,3 +91,23 @@ pub(crate) fn is_never_kept(name: &HeaderName) -> bool {
             .iter()
             .any(|prefix| name.starts_with(prefix))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The lists that the middleware of every client is held to.
+    #[test]
+    fn every_client_replays_the_same_headers() {
+        let text = include_str!("../../../conformance/vectors/headers.json");
+        let vectors: serde_json::Value = serde_json::from_str(text).unwrap();
+        let named =
+            |list: &str| -> Vec<String> { serde_json::from_value(vectors[list].clone()).unwrap() };
+        assert_eq!(named("replayed"), USUAL);
+        assert_eq!(named("never"), NEVER);
+        for beginning in named("never_beginning_with") {
+            let name = HeaderName::try_from(format!("{beginning}-reset")).unwrap();
+            assert!(is_never_kept(&name), "{name}");
+        }
+    }
+}

@@ -8,9 +8,10 @@ import { runLeased, type Lease } from "../lease.js";
 import { runOnce } from "../once.js";
 import { contractOf, inCall } from "../protocol.js";
 import { Tx } from "../tx.js";
+import { ResponseTooLarge } from "./collect.js";
 import { Attempt, DISPOSITIONS, complete, type Disposition, type FullPolicy, type HttpRequest, type HttpResponse, type Policy } from "./policy.js";
-import { fromError, internal, problem } from "./problems.js";
-import { intentOf, Refused } from "./request.js";
+import { bodyLost, fromError, internal, problem } from "./problems.js";
+import { intentOf, isKeyed, Refused } from "./request.js";
 import { accepted, lookAt, statusToken } from "./status.js";
 import { announce, dispositionOf, replay, takeWords, toStored, withoutWhatIsRefused } from "./stored.js";
 
@@ -25,6 +26,11 @@ class Unknown extends Error {}
 
 /** The handler threw after it had begun a response that says that it is done. */
 export class BrokenOff extends Error {}
+
+/** What the log says of a request whose body cannot count: another one with its key would get its response. */
+const BODY_LOST =
+  "a request was refused: what a parser in front of the route left does not say what its body was; keep the bytes in rawBody " +
+  "(Fastify: parseAs: 'buffer'; Hono: c.req.arrayBuffer()), and read the form in the handler";
 
 /** Maximum number of tenants whose retention is remembered. */
 const MAX_RETENTIONS = 1000;
@@ -84,6 +90,10 @@ export class Route {
       if (error instanceof Refused) return error.response;
       this.policy.log("the policy threw", error);
       return internal(this.policy);
+    }
+    if (!request.isWhole && isKeyed(request, this.policy)) {
+      this.policy.log(BODY_LOST, `${request.method} ${request.path}, ${request.header("content-type") ?? "no content-type"}`);
+      return bodyLost(this.policy);
     }
     const exchange = new Exchange(this.policy, request, intent, run);
     try {
@@ -181,12 +191,14 @@ class Exchange {
 
   private async handle(held: Tx | Lease, attempt: Attempt): Promise<void> {
     let response: HttpResponse;
+    let isWhole = true;
     try {
       response = await this.run(attempt);
     } catch (error) {
-      response = this.crashed(error, held, attempt);
+      isWhole = !(error instanceof ResponseTooLarge);
+      response = error instanceof ResponseTooLarge ? error.head : this.crashed(error, held, attempt);
     }
-    this.judge(held, attempt, response);
+    this.judge(held, attempt, response, isWhole);
   }
 
   /** The response for a handler that threw; throws what is to be retried or recorded. */
@@ -210,7 +222,7 @@ class Exchange {
   }
 
   /** Ends the attempt as the response says: records the answer, or throws. */
-  private judge(held: Tx | Lease, attempt: Attempt, response: HttpResponse): void {
+  private judge(held: Tx | Lease, attempt: Attempt, response: HttpResponse, isWhole: boolean): void {
     const { policy } = this;
     const keepForMs = takeWords(response, attempt);
     let chosen = dispositionOf(response, policy, attempt.disposition, attempt.begun);
@@ -220,8 +232,8 @@ class Exchange {
       response = internal(policy);
       chosen = "unknown";
     }
-    if (response.body.length > policy.maxResponse) {
-      policy.log("a response is too large to be kept", `${response.body.length} bytes`);
+    if (!isWhole || response.body.length > policy.maxResponse) {
+      policy.log("a response is too large to be kept", `it has more than ${policy.maxResponse} bytes, or is a stream of events`);
       response = problem(policy, 500, "response_too_large", tooLargeToKeep(policy, chosen));
       if (policy.mode === "atomic") chosen = "forget";
       else if (chosen === "keep") chosen = "refuse";

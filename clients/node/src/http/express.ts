@@ -1,12 +1,15 @@
 /** Express, and every other framework whose handlers take a request and a response of `node:http`. */
 
+import type { EventEmitter } from "node:events";
 import type { IncomingMessage, OutgoingHttpHeaders, ServerResponse } from "node:http";
-import { plain, toJson } from "../json.js";
+import { hasBody, parsedBody } from "./body.js";
+import { ResponseTooLarge, isEvents } from "./collect.js";
 import { BrokenOff, Route, setAttempt } from "./exchange.js";
 import { HttpRequest, type FullPolicy, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
 import { tooLarge } from "./problems.js";
 
 type Next = (error?: unknown) => void;
+type Handler = (req: IncomingMessage, res: ServerResponse, next: Next) => unknown;
 
 interface ExpressRequest extends IncomingMessage {
   originalUrl?: string;
@@ -24,7 +27,8 @@ export type Drained<H> = H & { drained(): Promise<void> };
  * Makes requests with an `Idempotency-Key` happen once. `handler` is a handler or a whole router; it may run several
  * times, so it is wrapped instead of reached by `next`. Its attempt is `attemptOf(req)`.
  *
- * The body is read here unless a parser came before; then keep its bytes in `req.rawBody` where they matter.
+ * The body is read here unless a parser came before; then keep its bytes in `req.rawBody` where they matter. What such
+ * a parser leaves of an upload does not say which it was: without its bytes it is refused with 500.
  */
 export function idempotentExpress<Req extends IncomingMessage, Res extends ServerResponse>(
   source: unknown,
@@ -34,20 +38,22 @@ export function idempotentExpress<Req extends IncomingMessage, Res extends Serve
   const route = new Route(source, policy);
   const handle = async (req: Req, res: Res, next: Next): Promise<void> => {
     const body = await readBody(req, route.policy.maxBody);
-    if (body === undefined) {
+    if (body === "too large") {
       res.setHeader("connection", "close");
       send(res, tooLarge(route.policy));
       return;
     }
-    const recorder = new Recorder(req, res, handler as (req: IncomingMessage, res: ServerResponse, next: Next) => unknown);
+    const recorder = new Recorder(req, res, handler as Handler, route.policy.maxResponse);
     const response = await route.respond(requestOf(req, body), async (attempt) => {
       setAttempt(req, attempt);
       const recorded = await recorder.run();
       if (recorder.passed) attempt.disposition = "forget";
       return recorded;
     });
+    recorder.restore();
     if (recorder.passed) next();
     else send(res, response);
+    if (recorder.refused) recorder.drop();
   };
   const wrapped = (req: Req, res: Res, next: Next = last(res, route.policy)): void => {
     const asked = requestOf(req, Buffer.alloc(0));
@@ -78,7 +84,7 @@ function last(res: ServerResponse, { log }: FullPolicy): Next {
   };
 }
 
-function requestOf(req: ExpressRequest, body: Buffer): HttpRequest {
+function requestOf(req: ExpressRequest, body: Buffer | undefined): HttpRequest {
   const [path = "", query = ""] = split(req.originalUrl ?? req.url ?? "");
   const headers: HeaderList = [];
   for (let at = 0; at + 1 < req.rawHeaders.length; at += 2) {
@@ -92,43 +98,30 @@ export function split(url: string): [path: string, query: string] {
   return at < 0 ? [url, ""] : [url.slice(0, at), url.slice(at + 1)];
 }
 
-/** The bytes of a body that a parser has read before us. */
-export function parsedBody(raw: unknown, body: unknown): Buffer {
-  const found = Buffer.isBuffer(raw) || typeof raw === "string" ? raw : body;
-  if (found === undefined || found === null) return Buffer.alloc(0);
-  if (Buffer.isBuffer(found)) return found;
-  return Buffer.from(typeof found === "string" ? found : jsonOf(found), "utf8");
-}
-
-function jsonOf(body: unknown): string {
-  try {
-    return toJson(body);
-  } catch {
-    // A text that PostgreSQL cannot store is valid in a request, and nothing but its digest is stored.
-    return JSON.stringify(plain(body), (_, value: unknown) => (typeof value === "bigint" ? value.toString() : value));
-  }
-}
-
-/** The body's bytes; undefined where there are too many. */
-async function readBody(req: ExpressRequest, max: number): Promise<Buffer | undefined> {
+/** The body's bytes; undefined where somebody else has read them and not kept them. */
+async function readBody(req: ExpressRequest, max: number): Promise<Buffer | "too large" | undefined> {
   // Not where `req.body` is set: body-parser 1 does that, too, to what it leaves unread.
   if (req.rawBody !== undefined || req._body === true || req.readableEnded) {
-    const parsed = parsedBody(req.rawBody, req.body);
-    return parsed.length > max ? undefined : parsed;
+    const parsed = parsedBody(req.rawBody, req.body, req, req._body === true);
+    return parsed !== undefined && parsed.length > max ? "too large" : parsed;
   }
-  const bytes = await new Promise<Buffer | undefined>((resolve, reject) => {
+  const isBegun = req.readableDidRead;
+  const bytes = await new Promise<Buffer | "too large">((resolve, reject) => {
     const chunks: Buffer[] = [];
     let size = 0;
     req.on("data", (chunk: Buffer) => {
       size += chunk.length;
-      if (size > max) resolve(undefined);
+      if (size > max) resolve("too large");
       else chunks.push(chunk);
     });
     req.on("end", () => resolve(Buffer.concat(chunks)));
     req.on("close", () => reject(new Error("the client left before it had sent the request")));
     req.on("error", reject);
   });
-  if (bytes === undefined) return undefined;
+  if (bytes === "too large") return bytes;
+  // Who began to read may have put all back; without a length that cannot be seen.
+  const length = req.headers["content-length"];
+  if (length === undefined ? isBegun && hasBody(req) : bytes.length < Number(length)) return undefined;
   req.rawBody = bytes;
   if (bytes.length > 0) req.body = bytes;
   req.body ??= bytes;
@@ -148,30 +141,39 @@ async function readBody(req: ExpressRequest, max: number): Promise<Buffer | unde
 class Recorder {
   /** Whether the last run left the request to others. */
   passed = false;
+  /** Whether the response of the last run is too large to be kept, or a stream of events. */
+  refused = false;
   private readonly headers: OutgoingHttpHeaders;
   private readonly before: Pick<ExpressRequest, "url" | "baseUrl" | "params">;
+  private readonly own: Pick<ServerResponse, "write" | "end" | "writeHead" | "flushHeaders" | "destroy">;
 
   constructor(
     private readonly req: ExpressRequest,
     private readonly res: ServerResponse,
-    private readonly handler: (req: IncomingMessage, res: ServerResponse, next: Next) => unknown,
+    private readonly handler: Handler,
+    private readonly max: number,
   ) {
     this.headers = { ...res.getHeaders() };
     this.before = { url: req.url, baseUrl: req.baseUrl, params: req.params };
+    const { write, end, writeHead, flushHeaders, destroy } = res;
+    this.own = { write, end, writeHead, flushHeaders, destroy };
   }
 
   async run(): Promise<HttpResponse> {
-    const { res } = this;
+    const { req, res } = this;
     this.passed = false;
+    this.refused = false;
     this.reset();
     const chunks: Buffer[] = [];
+    let size = 0;
     let begun = false;
-    const { write, end, writeHead, flushHeaders } = res;
-    const others = new Set(res.rawListeners("finish"));
-    const keep = (chunk: unknown, encoding: unknown): void => {
-      if (typeof chunk === "string") chunks.push(Buffer.from(chunk, typeof encoding === "string" ? (encoding as BufferEncoding) : "utf8"));
-      else if (chunk instanceof Uint8Array) chunks.push(Buffer.from(chunk));
-    };
+    const finishing = new Set(res.rawListeners("finish"));
+    const closing = new Map([req, res].map((emitter) => [emitter, new Set(emitter.rawListeners("close"))]));
+    const head = (): HttpResponse => ({
+      status: res.statusCode,
+      headers: added(res.getHeaders(), this.headers),
+      body: Buffer.alloc(0),
+    });
     try {
       await new Promise<void>((resolve, reject) => {
         let ended = false;
@@ -182,18 +184,35 @@ class Recorder {
           // A handler may send before it has returned its promise.
           queueMicrotask(() => running.then(() => resolve(), reject));
         };
+        const keep = (chunk: unknown, encoding: unknown): void => {
+          if (this.refused) return;
+          let part: Buffer | undefined;
+          if (typeof chunk === "string") part = Buffer.from(chunk, typeof encoding === "string" ? (encoding as BufferEncoding) : "utf8");
+          else if (chunk instanceof Uint8Array) part = Buffer.from(chunk);
+          size += part?.length ?? 0;
+          if (part !== undefined) chunks.push(part);
+          check();
+        };
+        // As if the client were gone: a handler that sends without end learns it by that.
+        const check = (): void => {
+          if (this.refused || (size <= this.max && !isEvents(res.getHeader("content-type")))) return;
+          reject(new ResponseTooLarge(head()));
+          this.refused = true;
+          chunks.length = 0;
+          for (const [emitter, others] of closing) process.nextTick(emit, emitter, "close", others);
+        };
         const replaced = {
           write: (chunk: unknown, encoding?: unknown, done?: unknown) => {
             begun = true;
             keep(chunk, encoding);
             call(encoding, done);
-            return true;
+            return !this.refused;
           },
           end: (chunk?: unknown, encoding?: unknown, done?: unknown) => {
             begun = true;
             if (!ended) {
               keep(chunk, encoding);
-              process.nextTick(finish, res, others);
+              if (!this.refused) process.nextTick(emit, res, "finish", finishing);
             }
             settle();
             call(chunk, encoding, done);
@@ -205,9 +224,14 @@ class Recorder {
             const given = rest.find((item) => typeof item === "object" && item !== null);
             const pairs = Array.isArray(given) ? paired(given) : Object.entries(given ?? {});
             for (const [name, value] of pairs) if (value !== undefined) res.setHeader(name, value as string);
+            check();
             return res;
           },
-          flushHeaders: () => undefined,
+          flushHeaders: () => check(),
+          destroy: (error?: unknown) => {
+            reject(error ?? new Error("the handler destroyed its response"));
+            return res;
+          },
         };
         Object.assign(res, replaced);
         const next: Next = (error) => {
@@ -222,13 +246,35 @@ class Recorder {
         running = Promise.resolve(result);
         running.catch(reject);
       });
-      return { status: res.statusCode, headers: listed(res.getHeaders()), body: Buffer.concat(chunks) };
+      this.restore();
+      return { ...head(), body: Buffer.concat(chunks, size) };
     } catch (error) {
-      throw begun && res.statusCode < 400 ? new BrokenOff("the handler broke off", { cause: error }) : error;
+      // What the handler still sends must not meet what is sent instead.
+      this.drop();
+      const broken = begun && res.statusCode < 400 && !(error instanceof ResponseTooLarge);
+      throw broken ? new BrokenOff("the handler broke off", { cause: error }) : error;
     } finally {
-      Object.assign(res, { write, end, writeHead, flushHeaders });
       this.reset();
     }
+  }
+
+  /** From here on the response is sent. */
+  restore(): void {
+    Object.assign(this.res, this.own);
+  }
+
+  /** From here on nothing is: after the end it would be an error that nobody takes. */
+  drop(): void {
+    const { res } = this;
+    const nothing = (...given: unknown[]): unknown => {
+      call(...given);
+      return res;
+    };
+    const write = (...given: unknown[]): boolean => {
+      call(...given);
+      return false;
+    };
+    Object.assign(res, { write, end: nothing, writeHead: () => res, flushHeaders: () => undefined, destroy: () => res });
   }
 
   private reset(): void {
@@ -243,11 +289,11 @@ class Recorder {
  * Ends what the handler waits for, such as a `pipeline` into the response: that waits for the one that is recorded. What
  * others wait for is the one that is sent.
  */
-function finish(res: ServerResponse, others: ReadonlySet<unknown>): void {
-  for (const listener of res.rawListeners("finish")) {
+function emit(emitter: EventEmitter, event: string, others: ReadonlySet<unknown>): void {
+  for (const listener of emitter.rawListeners(event)) {
     if (others.has(listener)) continue;
-    res.removeListener("finish", listener as () => void);
-    Reflect.apply(listener, res, []);
+    emitter.removeListener(event, listener as () => void);
+    Reflect.apply(listener, emitter, []);
   }
 }
 
@@ -261,12 +307,17 @@ function paired(flat: unknown[]): [string, unknown][] {
   return flat.flatMap((name, at) => (at % 2 === 0 ? [[String(name), flat[at + 1]] as [string, unknown]] : []));
 }
 
-export function listed(headers: Record<string, unknown>): HeaderList {
+function listed(headers: Record<string, unknown>): HeaderList {
   return Object.entries(headers).flatMap(([name, value]): HeaderList => {
     if (value === undefined) return [];
     const values: unknown[] = Array.isArray(value) ? value : [value];
     return values.map((one): [string, string] => [name.toLowerCase(), String(one)]);
   });
+}
+
+/** The headers that the handler has set. Those that came before are made anew for each request: by its origin, say. */
+export function added(headers: Record<string, unknown>, before: Record<string, unknown>): HeaderList {
+  return listed(Object.fromEntries(Object.entries(headers).filter(([name, value]) => String(value) !== String(before[name]))));
 }
 
 /** Headers by name, as `setHeader` takes them. */

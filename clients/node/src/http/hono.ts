@@ -1,5 +1,6 @@
 /** Hono. */
 
+import { ResponseTooLarge, collect, discardStream, isEvents } from "./collect.js";
 import { BrokenOff, Route, setAttempt } from "./exchange.js";
 import type { Drained } from "./express.js";
 import { HttpRequest, type HeaderList, type HttpResponse, type Policy } from "./policy.js";
@@ -11,6 +12,7 @@ interface HonoContext {
     url: string;
     raw: Request;
     arrayBuffer(): Promise<ArrayBuffer>;
+    bodyCache?: object;
   };
 }
 
@@ -27,26 +29,29 @@ export function idempotentHono<Ctx extends HonoContext>(
   const wrapped = async (c: Ctx): Promise<Response> => {
     const { pathname, search } = new URL(c.req.url);
     const sent: HeaderList = [...c.req.raw.headers].map(([name, value]) => [name, value]);
-    const requestWith = (body: Buffer): HttpRequest =>
+    const requestWith = (body: Buffer | undefined): HttpRequest =>
       new HttpRequest(c.req.method, pathname, search.slice(1), sent, body);
     const token = route.statusToken(c.req.method, pathname);
     if (token !== undefined) return toResponse(await route.status(requestWith(Buffer.alloc(0)), token));
     if (!route.isProtected(c.req.method)) return handler(c);
     const body = await readBody(c, route.policy.maxBody);
-    if (body === undefined) return toResponse(tooLarge(route.policy));
+    if (body === "too large") return toResponse(tooLarge(route.policy));
     const response = await route.respond(requestWith(body), async (attempt) => {
       setAttempt(c, attempt);
-      return fromResponse(await answer(c, handler));
+      return fromResponse(await answer(c, handler), route.policy.maxResponse);
     });
     return toResponse(response);
   };
   return Object.assign(wrapped, { drained: () => route.drained() });
 }
 
-/** The body's bytes; undefined where there are too many. */
-async function readBody({ req }: HonoContext, max: number): Promise<Buffer | undefined> {
+/** The body's bytes; undefined where somebody else has read them and not kept them. */
+async function readBody({ req }: HonoContext, max: number): Promise<Buffer | "too large" | undefined> {
   const length = req.raw.headers.get("content-length");
-  if (Number(length ?? 0) > max) return undefined;
+  if (Number(length ?? 0) > max) return "too large";
+  const [read] = Object.keys(req.bodyCache ?? {});
+  // Hono would write the form anew, with another boundary each time; and of what it does not know it has nothing.
+  if (read === undefined ? req.raw.bodyUsed : read === "formData") return undefined;
   let size = 0;
   // Who sends no length may never end. What was read before comes from Hono's cache.
   if (length === null && req.raw.body !== null && !req.raw.bodyUsed) {
@@ -62,11 +67,23 @@ async function readBody({ req }: HonoContext, max: number): Promise<Buffer | und
   }
   try {
     const body = Buffer.from(await req.arrayBuffer());
-    return body.length > max ? undefined : body;
+    if (body.length > max) return "too large";
+    return body.length === 0 && hasLost(req.raw.headers) ? undefined : body;
   } catch (error) {
-    if (size > max) return undefined;
+    if (size > max) return "too large";
+    // So the Fetch standard has it for a body that was read before.
+    if (error instanceof TypeError) return undefined;
     throw error;
   }
+}
+
+/** Whether a body that is empty here was sent: the server's own message was read in front of Hono. */
+function hasLost(headers: Headers): boolean {
+  const length = headers.get("content-length");
+  if (length !== null) return Number(length) > 0;
+  const kind = headers.get("content-type") ?? "";
+  // A proxy may send an empty body in chunks, but not a form without its boundary.
+  return /^multipart\//i.test(kind) || (kind !== "" && headers.has("transfer-encoding"));
 }
 
 /** What the handler returns, or the response that an HTTPException carries. */
@@ -82,13 +99,21 @@ async function answer<Ctx>(c: Ctx, handler: (c: Ctx) => Response | Promise<Respo
   }
 }
 
-async function fromResponse(response: Response): Promise<HttpResponse> {
+async function fromResponse(response: Response, max: number): Promise<HttpResponse> {
   const headers: HeaderList = [...response.headers].map(([name, value]) => [name, value]);
+  const head: HttpResponse = { status: response.status, headers, body: Buffer.alloc(0) };
+  if (isEvents(response.headers.get("content-type"))) {
+    discardStream(response.body);
+    throw new ResponseTooLarge(head);
+  }
+  let body: Buffer | undefined;
   try {
-    return { status: response.status, headers, body: Buffer.from(await response.arrayBuffer()) };
+    body = response.body === null ? head.body : await collect(response.body as unknown as AsyncIterable<Uint8Array>, max);
   } catch (error) {
     throw response.status < 400 ? new BrokenOff("the response broke off", { cause: error }) : error;
   }
+  if (body === undefined) throw new ResponseTooLarge(head);
+  return { ...head, body };
 }
 
 function toResponse(response: HttpResponse): Response {

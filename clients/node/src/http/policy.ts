@@ -20,13 +20,20 @@ export type HeaderList = [name: string, value: string][];
 
 /** A request as it came. */
 export class HttpRequest {
+  readonly body: Buffer;
+  /** @internal Whether `body` is what was sent, and not lost to something that has read it before. */
+  readonly isWhole: boolean;
+
   constructor(
     readonly method: string,
     readonly path: string,
     readonly query: string,
     readonly headers: HeaderList,
-    readonly body: Buffer,
-  ) {}
+    body: Buffer | undefined,
+  ) {
+    this.body = body ?? Buffer.alloc(0);
+    this.isWhole = body !== undefined;
+  }
 
   all(name: string): string[] {
     return this.headers.filter(([found]) => found === name).map(([, value]) => value);
@@ -93,7 +100,7 @@ export interface Policy {
   header?: string;
   /** Whether keys that name an attempt, or nothing, are refused with 400: see `lintKey`. Default: false. */
   lintKeys?: boolean;
-  /** Whether keys are stored as sent, without the digest of principal and operation. Default: false. */
+  /** Whether keys are stored as sent, without the digest of operation: only where `principal` is null. Default: false. */
   plainKeys?: boolean;
   /** The tenant of a request. Default: no tenants. */
   tenant?: (request: HttpRequest) => string | null | undefined;
@@ -141,6 +148,11 @@ export function complete(policy: Policy): FullPolicy {
   if (principal === undefined) {
     throw new Invalid("a policy must say whose keys they are", {
       hint: "Set principal to a function that names the account, or to null where keys belong to nobody.",
+    });
+  }
+  if (policy.plainKeys && principal !== null) {
+    throw new Invalid("plainKeys and a principal exclude each other: two callers' keys would meet", {
+      hint: "Drop plainKeys, or make the principal the tenant.",
     });
   }
   const choices = { mode: ["atomic", "leased"], stale: ["refuse", "takeover"], outcomes: ["freeze", "final", "finish"] };

@@ -84,6 +84,12 @@ export function internal(policy: FullPolicy, code = "internal"): HttpResponse {
   return problem(policy, 500, code, detail);
 }
 
+/** Nothing says what the body was; what became of it is for our logs. */
+export function bodyLost(policy: FullPolicy): HttpResponse {
+  const detail = "the server did not keep the body of the request, so that it cannot be compared with another one; nothing was done";
+  return problem(policy, 500, "internal", detail);
+}
+
 export function tooLarge(policy: FullPolicy): HttpResponse {
   return problem(policy, 413, "body_too_large", `the body has more than ${policy.maxBody} bytes`);
 }

@@ -57,6 +57,11 @@ export function nameOf(
   }
 }
 
+/** Whether a request may be repeated: without a key it gets one that no other has. */
+export function isKeyed(request: HttpRequest, policy: FullPolicy): boolean {
+  return policy.keyRequired || request.all(policy.header.toLowerCase()).length > 0;
+}
+
 /** The key: the quoted form (a structured-field string) and the raw form are the same key. */
 export function readKey(request: HttpRequest, policy: FullPolicy): string {
   const name = policy.header.toLowerCase();

@@ -6,14 +6,20 @@ import { toJson, type Json } from "../json.js";
 import type { Attempt, Disposition, FullPolicy, HeaderList, HttpRequest, HttpResponse } from "./policy.js";
 import { fromError, notKept, refused } from "./problems.js";
 
-const USUAL = new Set(
+/** Headers that describe a response, and so are replayed: those of the Rust layer. */
+export const USUAL: ReadonlySet<string> = new Set(
   (
-    "accept-patch accept-post accept-ranges allow cache-control content-disposition content-encoding " +
-    "content-language content-location content-range content-type deprecation etag expires grpc-encoding " +
-    "grpc-message grpc-status grpc-status-details-bin last-modified link location preference-applied sunset vary"
+    "accept-patch accept-post accept-ranges access-control-allow-credentials access-control-allow-origin " +
+    "access-control-expose-headers allow cache-control content-disposition content-encoding content-language " +
+    "content-location content-range content-security-policy content-security-policy-report-only content-type " +
+    "cross-origin-embedder-policy cross-origin-opener-policy cross-origin-resource-policy deprecation etag " +
+    "expires grpc-encoding grpc-message grpc-status grpc-status-details-bin last-modified link location " +
+    "permissions-policy preference-applied referrer-policy strict-transport-security sunset vary " +
+    "x-content-type-options x-frame-options x-xss-protection"
   ).split(" "),
 );
-const NEVER = new Set(
+/** Headers that are about one connection, one moment or one browser, and so are never replayed. */
+export const NEVER: ReadonlySet<string> = new Set(
   (
     "age alt-svc clear-site-data connection content-length date idempotency-expires idempotent-replayed " +
     "keep-alive proxy-authenticate proxy-authentication-info proxy-connection set-cookie set-cookie2 te " +

@@ -152,11 +152,14 @@ class TxState:
     def _resolve(self, loop: Loop, raised: Error) -> Steps[None]:
         """The claim knows what came of a commit whose reply was lost, and who was faster."""
         yield from loop.again(raised)
-        found = yield from loop.attempt()
-        if isinstance(found, Done):
-            self._done = found
-            return
-        yield from discard(found[0], None)
+        # Twice: a claim looks before it takes the lock, and that very commit may become visible, and free the lock, in between.
+        # Once the lock was held it is over, and the next look sees what it left.
+        for _ in range(2):
+            found = yield from loop.attempt()
+            if isinstance(found, Done):
+                self._done = found
+                return
+            yield from discard(found[0], None)
         if isinstance(raised, Uncertain):
             raise Disconnected(
                 "the connection broke and nothing was committed",

@@ -198,7 +198,8 @@ def commit_alone(
     by_itself = False
     try:
         by_itself = bool((yield from translated(session.autocommits)))
-        rows = yield from query(session, statement, params)
+        ask = session.query_alone if by_itself else session.query
+        rows: list[tuple[Any, ...]] = yield from translated(lambda: ask(statement, params))
     except BaseException as error:
         yield from discard(session, error)
         if by_itself and isinstance(error, Error) and error._leaves_commit_open:

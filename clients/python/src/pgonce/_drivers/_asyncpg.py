@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._base import Driver, Params, Session, cut
+from ._base import Driver, Params, Session, cut, uncancelled
 from ._params import numbered
 
 _LEVELS = {
@@ -56,7 +56,8 @@ class AsyncpgSession(Session):
         return [tuple(row) for row in rows]
 
     async def query_alone(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
-        return await self.query(sql, params)
+        rows: list[tuple[Any, ...]] = await uncancelled(self, self.query(sql, params))
+        return rows
 
     async def commit(self) -> str:
         self.end_attempt()
@@ -65,7 +66,7 @@ class AsyncpgSession(Session):
         # block.commit() does not report the tag.
         block, self.block = self.block, None
         try:
-            return str(await self.connection.execute("COMMIT"))
+            return str(await uncancelled(self, self.connection.execute("COMMIT")))
         finally:
             connection = block._connection
             if connection._top_xact is block:

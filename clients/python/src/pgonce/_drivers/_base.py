@@ -6,7 +6,7 @@ import asyncio
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from ..errors import Disconnected, Error, from_sqlstate
@@ -26,7 +26,7 @@ class Session:
     """Whether the library has a mode in which an idle connection commits every statement."""
 
     can_query_alone = False
-    """Whether `query_alone` works: one statement that commits by itself, in one round trip."""
+    """Whether `query_alone` works on every idle connection, in one round trip, and not only on one in autocommit."""
 
     def autocommits(self) -> Any:
         """(call) Whether a statement sent now would commit by itself, with no transaction open."""
@@ -45,11 +45,15 @@ class Session:
         raise NotImplementedError
 
     def query_alone(self, sql: str, params: Params) -> Any:
-        """(call) As `query`, on an idle connection: the statement commits by itself."""
+        """(call) As `query`, on an idle connection: the statement commits by itself. Not to be cancelled, as `commit`."""
         raise NotImplementedError
 
     def commit(self) -> Any:
-        """(call) Commits; answers the command tag, `COMMIT` or `ROLLBACK`."""
+        """(call) Commits; answers the command tag, `COMMIT` or `ROLLBACK`.
+
+        An interrupt ends the connection and sends the server no request to cancel: that ends its wait for a synchronous
+        standby, and the commit becomes visible that no standby has.
+        """
         raise NotImplementedError
 
     def rollback(self) -> Any:
@@ -79,6 +83,34 @@ class Driver:
     def sleep(self, seconds: float) -> Any:
         """(call) Pauses."""
         return asyncio.sleep(seconds) if self.is_async else time.sleep(seconds)
+
+
+class _Uncancelled(asyncio.Task[Any]):
+    """A task that ends because its connection is cut, where it is to be cancelled: by who waits for it, or at the end of its loop."""
+
+    session: Session
+    is_cut = False
+
+    def cancel(self, msg: Any = None) -> bool:
+        if not self.done() and not self.is_cut:
+            try:
+                self.session.cut()
+            except Exception:
+                # There is no connection, and so nothing that could commit.
+                return super().cancel(msg)
+            self.is_cut = True
+        return not self.done()
+
+
+async def uncancelled(session: Session, call: Coroutine[Any, Any, Any]) -> Any:
+    """What commits over an asynchronous library, which would ask the server to cancel it."""
+    task = _Uncancelled(call, loop=asyncio.get_running_loop())
+    task.session = session
+    try:
+        return await task
+    finally:
+        if task.is_cut:
+            raise asyncio.CancelledError
 
 
 def cut(raw: Any) -> None:

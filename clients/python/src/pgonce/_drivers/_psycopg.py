@@ -6,12 +6,12 @@ import inspect
 from functools import lru_cache
 from typing import Any
 
-from psycopg import IsolationLevel
+from psycopg import IsolationLevel, waiting
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from ..errors import Disconnected, Invalid
-from ._base import Driver, Params, Session, cut
+from ._base import Driver, Params, Session, cut, uncancelled
 from ._params import named
 
 UNSET = object()
@@ -43,6 +43,28 @@ def _lend(connection: Any) -> Any:
     lent.__dict__ = connection.__dict__
     lent.attempt_ended = False
     return lent
+
+
+@lru_cache
+def _committing_kind(kind: Any) -> type[Any]:
+    """A kind of connection that does not ask the server to cancel what is interrupted."""
+
+    def wait(self: Any, gen: Any, *args: Any, **kwargs: Any) -> Any:
+        return waiting.wait(gen, self.pgconn.socket, _INTERVAL)
+
+    members = {"__slots__": (), "__module__": kind.__module__, "wait": wait, "__del__": lambda self: None}
+    return type(kind.__name__, (kind,), members)
+
+
+_INTERVAL = 0.1
+"""After so many seconds psycopg, too, looks for an interrupt."""
+
+
+def committing(connection: Any) -> Any:
+    """A synchronous connection as it is used for what commits: another object with all of its state."""
+    made: Any = object.__new__(_committing_kind(connection.__class__))
+    made.__dict__ = connection.__dict__
+    return made
 
 
 class _Shared(Session):
@@ -87,7 +109,10 @@ class SyncSession(_Shared):
             self.connection.set_isolation_level(_LEVELS[isolation])
 
     def query(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
-        with self.connection.cursor(row_factory=tuple_row) as cursor:
+        return self._query_on(self.connection, sql, params)
+
+    def _query_on(self, connection: Any, sql: str, params: Params) -> list[tuple[Any, ...]]:
+        with connection.cursor(row_factory=tuple_row) as cursor:
             cursor.execute(named(sql), params)
             return list(cursor.fetchall())
 
@@ -95,7 +120,7 @@ class SyncSession(_Shared):
         before = self.connection.autocommit
         self.connection.autocommit = True
         try:
-            rows = self.query(sql, params)
+            rows = self._query_on(committing(self.connection), sql, params)
         except Exception:
             if not self.connection.closed:
                 self.connection.autocommit = before
@@ -109,7 +134,7 @@ class SyncSession(_Shared):
         if self.is_idle():
             return "COMMIT"
         # conn.commit() does not report the tag.
-        return str(self.connection.execute("commit", prepare=False).statusmessage)
+        return str(committing(self.connection).execute("commit", prepare=False).statusmessage)
 
     def rollback(self) -> None:
         self.end_attempt()
@@ -140,7 +165,7 @@ class AsyncSession(_Shared):
         before = self.connection.autocommit
         await self.connection.set_autocommit(True)
         try:
-            rows = await self.query(sql, params)
+            rows: list[tuple[Any, ...]] = await uncancelled(self, self.query(sql, params))
         except Exception:
             if not self.connection.closed:
                 await self.connection.set_autocommit(before)
@@ -152,7 +177,7 @@ class AsyncSession(_Shared):
         self.end_attempt()
         if self.is_idle():
             return "COMMIT"
-        return str((await self.connection.execute("commit", prepare=False)).statusmessage)
+        return str((await uncancelled(self, self.connection.execute("commit", prepare=False))).statusmessage)
 
     async def rollback(self) -> None:
         self.end_attempt()

@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy.orm import Session as OrmSession
 
-from ._base import Driver, Params, Session, cut
+from ._base import Driver, Params, Session, cut, uncancelled
 from ._params import spaced
 
 
@@ -42,6 +42,14 @@ class SyncSession(Session):
             self.raw.flush()
         rows = self._connection().execute(sqlalchemy.text(spaced(sql)), dict(params))
         return [tuple(row) for row in rows]
+
+    def query_alone(self, sql: str, params: Params) -> list[tuple[Any, ...]]:
+        driver = self._connection().connection.dbapi_connection
+        if not hasattr(driver, "pgconn"):
+            return self.query(sql, params)
+        from . import _psycopg
+
+        return _psycopg.SyncSession(driver).query_alone(sql, params)
 
     def commit(self) -> str:
         return self.commit_by(_commit_driver) if self.raw.in_transaction() else "COMMIT"
@@ -81,6 +89,8 @@ class AsyncSession(Session):
     def __init__(self, raw: Any, *, lent: bool = False) -> None:
         self.raw = raw
         self.lent = lent
+        self.committing: Any = None
+        """The library's own connection, for which an ORM session cannot be asked while it commits."""
 
     async def autocommits(self) -> Any:
         return await self.raw.run_sync(lambda inner: SyncSession(inner).autocommits())
@@ -94,10 +104,15 @@ class AsyncSession(Session):
     async def query(self, sql: str, params: Params) -> Any:
         return await self.raw.run_sync(lambda inner: SyncSession(inner).query(sql, params))
 
+    async def query_alone(self, sql: str, params: Params) -> Any:
+        return await uncancelled(self, self.query(sql, params))
+
     async def commit(self) -> str:
         if not self.raw.in_transaction():
             return "COMMIT"
-        return str(await self.raw.run_sync(lambda inner: SyncSession(inner).commit_by(_commit_adapted)))
+        self.committing = self._driver_connection()
+        call = self.raw.run_sync(lambda inner: SyncSession(inner).commit_by(_commit_adapted))
+        return str(await uncancelled(self, call))
 
     async def rollback(self) -> None:
         await self.raw.rollback()
@@ -109,12 +124,18 @@ class AsyncSession(Session):
             await self.raw.close()
 
     def cut(self) -> None:
-        cut(self.raw.sync_connection.connection.driver_connection)
+        cut(self.committing or self._driver_connection())
+
+    def _driver_connection(self) -> Any:
+        inner = self.raw.sync_session if hasattr(self.raw, "sync_session") else self.raw.sync_connection
+        return SyncSession(inner)._connection().connection.driver_connection
 
 
 def _commit_driver(driver: Any) -> str:
     if hasattr(driver, "pgconn"):  # psycopg 3
-        return str(driver.execute("commit", prepare=False).statusmessage)
+        from . import _psycopg
+
+        return str(_psycopg.committing(driver).execute("commit", prepare=False).statusmessage)
     with driver.cursor() as cursor:
         cursor.execute("commit")
         return str(cursor.statusmessage)

@@ -22,10 +22,13 @@ from ..keys import BadKey, derived_key, lint_key, new_key
 from ._policy import Attempt, Policy, Request, Response
 
 _USUAL = frozenset(
-    "accept-patch accept-post accept-ranges allow cache-control content-disposition content-encoding "
-    "content-language content-location content-range content-type deprecation etag expires grpc-encoding "
-    "grpc-message grpc-status grpc-status-details-bin last-modified link location preference-applied sunset "
-    "vary".split()
+    "accept-patch accept-post accept-ranges access-control-allow-credentials access-control-allow-origin "
+    "access-control-expose-headers allow cache-control content-disposition content-encoding content-language "
+    "content-location content-range content-security-policy content-security-policy-report-only content-type "
+    "cross-origin-embedder-policy cross-origin-opener-policy cross-origin-resource-policy deprecation etag "
+    "expires grpc-encoding grpc-message grpc-status grpc-status-details-bin last-modified link location "
+    "permissions-policy preference-applied referrer-policy strict-transport-security sunset vary "
+    "x-content-type-options x-frame-options x-xss-protection".split()
 )
 _NEVER = frozenset(
     "age alt-svc clear-site-data connection content-length date idempotency-expires idempotent-replayed "
@@ -76,6 +79,23 @@ def intent_of(request: Request, policy: Policy) -> Intent:
     except Invalid as error:
         raise Refused(problem(policy, 400, "22023", error.message)) from error
     return name_of(request, policy, client_key, operation, print_)
+
+
+def is_keyed(request: Request, policy: Policy) -> bool:
+    """Whether a request may be repeated: without a key it gets one that no other has."""
+    return policy.key_required or bool(request.all(policy.header.lower()))
+
+
+def lost_its_body(request: Request) -> bool:
+    """Whether a body was sent, and read by something in front of the middleware."""
+    if request.body:
+        return False
+    length = request.header("content-length")
+    if length is not None:
+        return bool(length.strip(" 0"))
+    kind = (request.header("content-type") or "").lower()
+    # A proxy may send an empty body in chunks, but not a form without its boundary.
+    return kind.startswith("multipart/") or (kind != "" and bool(request.all("transfer-encoding")))
 
 
 def operation_of(request: Request, policy: Policy) -> str:
@@ -475,6 +495,12 @@ def internal(policy: Policy, code: str = "internal") -> Response:
     # What the database says about itself is for our logs, not for clients.
     detail = "something is wrong on the server's side; it is safe to send the same request with the same key again"
     return problem(policy, 500, code, detail)
+
+
+def body_lost(policy: Policy) -> Response:
+    # What became of it is for our logs.
+    detail = "the server did not keep the body of the request, so that it cannot be compared with another one; nothing was done"
+    return problem(policy, 500, "internal", detail)
 
 
 def too_large_to_keep(policy: Policy, chosen: str) -> Response:

@@ -30,6 +30,59 @@ class BrokenOff(Exception):
     """The handler raised after it had begun a response that says that it is done; the cause is what it raised."""
 
 
+_STREAMS = ("text/event-stream", "multipart/x-mixed-replace")
+
+
+class Recorder:
+    """Collects a response for as long as it can be kept: a stream may have no end, and its handler holds a transaction or a lease."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._max = policy.max_response
+        self._response = Response(500)
+        self._body = bytearray()
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it is too large to be kept, or a stream of events."""
+        return not self._response._is_whole
+
+    @property
+    def says_done(self) -> bool:
+        """Whether it has begun, with a status that says that it is done. Only the application sets another than that of its own failure."""
+        return self._response.status < 400
+
+    def start(self, status: int, headers: list[tuple[str, bytes]]) -> None:
+        if self.is_refused:
+            return
+        self._response.status, self._response.headers = status, headers
+        if any(name == "content-type" and _is_stream(value) for name, value in headers):
+            self._refuse()
+
+    def write(self, part: bytes) -> None:
+        if self.is_refused:
+            return
+        self._body += part
+        if len(self._body) > self._max:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self._response._is_whole = False
+        self._body.clear()
+
+    def response(self) -> Response:
+        self._response.body = bytes(self._body)
+        return self._response
+
+
+def _is_stream(content_type: bytes) -> bool:
+    return content_type.decode("latin-1").strip().lower().startswith(_STREAMS)
+
+
+def no_more() -> OSError:
+    """What servers raise where the client is gone."""
+    return OSError("the response is too large to be kept, and is not sent")
+
+
 def policy_raised(policy: Policy, error: Exception) -> Response:
     """The response where a function of the policy raised."""
     log.error("the policy raised", exc_info=error)
@@ -39,11 +92,21 @@ def policy_raised(policy: Policy, error: Exception) -> Response:
 def intent_of(request: Request, policy: Policy) -> Intent:
     """The intent that a request names."""
     try:
-        return _edge.intent_of(request, policy)
+        intent = _edge.intent_of(request, policy)
     except _edge.Refused:
         raise
     except Exception as error:
         raise _edge.Refused(policy_raised(policy, error)) from error
+    if _edge.lost_its_body(request) and _edge.is_keyed(request, policy):
+        # Another body with the key would get its response.
+        log.error(
+            "a request was refused: something in front of the middleware has read its body; put the middleware in front of it, "
+            "or pass the body on (Starlette: await request.body(), and neither stream() nor form()): %s %s",
+            request.method,
+            request.path,
+        )
+        raise _edge.Refused(_edge.body_lost(policy))
+    return intent
 
 
 _MAX_RETENTIONS = 1000
@@ -134,8 +197,8 @@ class Exchange:
             # The handler's own response would say that what is not kept has happened.
             log.error("a disposition is %r, none of %s", chosen, ", ".join(DISPOSITIONS))
             response, chosen = _edge.internal(policy), "unknown"
-        if len(response.body) > policy.max_response:
-            log.error("a response of %d bytes is too large to be kept", len(response.body))
+        if not response._is_whole or len(response.body) > policy.max_response:
+            log.error("a response is too large to be kept: it has more than %d bytes, or is a stream of events", policy.max_response)
             response = _edge.too_large_to_keep(policy, chosen)
             chosen = "forget" if policy.mode == "atomic" else "refuse" if chosen == "keep" else chosen
         response.headers = [item for item in response.headers if item[0] != "idempotent-replayed"]

@@ -47,6 +47,8 @@ class Response:
     status: int
     headers: list[tuple[str, bytes]] = field(default_factory=list)
     body: bytes = b""
+    _is_whole: bool = field(default=True, init=False, repr=False, compare=False)
+    """Whether `body` is all of it: what cannot be kept is not collected."""
 
 
 class Attempt:
@@ -92,7 +94,7 @@ class Policy:
     lint_keys: bool = False
     """Whether keys that name an attempt, or nothing, are refused with 400: see `pgonce.lint_key`."""
     plain_keys: bool = False
-    """Whether keys are stored as the client sent them, without the digest of principal and operation."""
+    """Whether keys are stored as the client sent them, without the digest of operation: only where `principal` is None."""
     tenant: Callable[[Request], str | None] | None = None
     """The tenant of a request. Default: no tenants."""
     version: str = ""
@@ -125,6 +127,11 @@ class Policy:
     schema: str = "pgonce"
 
     def __post_init__(self) -> None:
+        if self.plain_keys and self.principal is not None:
+            raise Invalid(
+                "plain_keys and a principal exclude each other: two callers' keys would meet",
+                hint="Drop plain_keys, or make the principal the tenant.",
+            )
         choices = (
             (self.mode, ("atomic", "leased"), "mode"),
             (self.stale, ("refuse", "takeover"), "stale"),

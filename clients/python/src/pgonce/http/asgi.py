@@ -11,7 +11,7 @@ from .._intent import Intent, Options
 from .._steps import drive_async
 from ..aio import Command, Lease, LeaseCommand, Tx
 from . import _edge
-from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, intent_of, status
+from ._exchange import BrokenOff, Exchange, Forgotten, Recorder, Retentions, intent_of, no_more, status
 from ._policy import Attempt, Policy, Request, Response
 
 Scope = MutableMapping[str, Any]
@@ -96,7 +96,7 @@ class IdempotencyMiddleware:
 
     async def _handle(self, scope: Scope, exchange: Exchange, held: Any, attempt: Attempt) -> None:
         try:
-            response = await _call(self.app, _inner(scope, attempt), exchange.request.body)
+            response = await _call(self.app, _inner(scope, attempt), exchange.request.body, exchange.policy)
         except Exception as error:
             response = exchange.crashed(error, attempt)
         exchange.judge(held, attempt, response)
@@ -135,11 +135,15 @@ def _inner(scope: Scope, attempt: Attempt) -> Scope:
     return {**scope, "pgonce": attempt, "extensions": extensions}
 
 
-async def _call(app: App, scope: Scope, body: bytes) -> Response:
-    """The application's whole response."""
-    response = Response(500)
+async def _call(app: App, scope: Scope, body: bytes, policy: Policy) -> Response:
+    """The application's response, whole where it can be kept."""
+    recorder = Recorder(policy)
     sent = begun = False
     waiting: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def end() -> None:
+        if not waiting.done():
+            waiting.set_result({"type": "http.disconnect"})
 
     async def receive() -> Message:
         nonlocal sent
@@ -153,22 +157,25 @@ async def _call(app: App, scope: Scope, body: bytes) -> Response:
         nonlocal begun
         if message["type"] == "http.response.start":
             begun = True
-            response.status = message["status"]
-            response.headers = [
-                (name.decode("latin-1").lower(), value) for name, value in message.get("headers", [])
-            ]
+            headers = [(name.decode("latin-1").lower(), value) for name, value in message.get("headers", [])]
+            recorder.start(message["status"], headers)
         elif message["type"] == "http.response.body":
-            response.body += message.get("body", b"")
-            if not message.get("more_body", False) and not waiting.done():
-                waiting.set_result({"type": "http.disconnect"})
+            recorder.write(message.get("body", b""))
+            if not message.get("more_body", False):
+                end()
+        if recorder.is_refused:
+            # As if the client were gone: who sends without end learns it by one or the other.
+            end()
+            raise no_more()
 
     try:
         await app(scope, receive, send)
     except Exception as error:
-        if begun and response.status < 400:
-            raise BrokenOff from error
-        raise
-    return response
+        if not recorder.is_refused:
+            if begun and recorder.says_done:
+                raise BrokenOff from error
+            raise
+    return recorder.response()
 
 
 async def _send(send: Send, response: Response) -> None:

@@ -13,7 +13,7 @@ from .._steps import drive
 from .._sync import Command, Tx
 from .._sync_lease import Lease, LeaseCommand
 from . import _edge
-from ._exchange import BrokenOff, Exchange, Forgotten, Retentions, intent_of, status
+from ._exchange import BrokenOff, Exchange, Forgotten, Recorder, Retentions, intent_of, no_more, status
 from ._policy import Attempt, Policy, Request, Response
 
 Environ = dict[str, Any]
@@ -77,7 +77,7 @@ class WsgiIdempotencyMiddleware:
 
     def _handle(self, environ: Environ, exchange: Exchange, held: Any, attempt: Attempt) -> None:
         try:
-            response = _call(self.app, {**environ, "pgonce": attempt}, exchange.request.body)
+            response = _call(self.app, {**environ, "pgonce": attempt}, exchange.request.body, exchange.policy)
         except Exception as error:
             response = exchange.crashed(error, attempt)
         exchange.judge(held, attempt, response)
@@ -129,6 +129,8 @@ def _head(environ: Environ, body: bytes = b"") -> Request:
     ]
     if environ.get("CONTENT_TYPE"):
         headers.append(("content-type", environ["CONTENT_TYPE"].encode("latin-1")))
+    if environ.get("CONTENT_LENGTH"):
+        headers.append(("content-length", environ["CONTENT_LENGTH"].encode("latin-1")))
     return Request(environ["REQUEST_METHOD"], _path(environ), environ.get("QUERY_STRING", ""), headers, body)
 
 
@@ -136,34 +138,42 @@ def _path(environ: Environ) -> str:
     return str(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
 
-def _call(app: App, environ: Environ, body: bytes) -> Response:
-    """The application's whole response."""
-    response = Response(500)
-    written = io.BytesIO()
+def _call(app: App, environ: Environ, body: bytes, policy: Policy) -> Response:
+    """The application's response, whole where it can be kept."""
+    recorder = Recorder(policy)
+    iterates = False
+
+    def write(part: bytes) -> None:
+        recorder.write(part)
+        if recorder.is_refused:
+            raise no_more()
 
     def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-        response.status = int(status.split(" ", 1)[0])
-        response.headers = [(name.lower(), value.encode("latin-1")) for name, value in headers]
-        return written.write
+        recorder.start(int(status.split(" ", 1)[0]), [(name.lower(), value.encode("latin-1")) for name, value in headers])
+        if recorder.is_refused and iterates:
+            # It may wait for its first event. Before that its parts are not asked for.
+            raise no_more()
+        return write
 
     environ["wsgi.input"] = io.BytesIO(body)
     environ["CONTENT_LENGTH"] = str(len(body))
     try:
         parts = app(environ, start_response)
+        iterates = True
         try:
-            for part in parts:
-                written.write(part)
+            if not recorder.is_refused:
+                for part in parts:
+                    write(part)
         finally:
             close = getattr(parts, "close", None)
             if close is not None:
                 close()
     except Exception as error:
-        # Only the application sets another status than the one for its own failure.
-        if response.status < 400:
-            raise BrokenOff from error
-        raise
-    response.body = written.getvalue()
-    return response
+        if not recorder.is_refused:
+            if recorder.says_done:
+                raise BrokenOff from error
+            raise
+    return recorder.response()
 
 
 def _send(start_response: StartResponse, response: Response) -> Iterable[bytes]:
