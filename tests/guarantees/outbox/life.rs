@@ -9,7 +9,7 @@ use pgonce_tests::{LogReader, Observer, Seen, install, publish};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Gives out so many transaction ids.
-fn burn(ids: u32) -> String {
+pub(super) fn burn(ids: u32) -> String {
     format!(
         "do $$ begin for i in 1..{ids} loop perform pg_current_xact_id(); commit; end loop; end $$"
     )
@@ -39,7 +39,7 @@ fn must_run(mut command: Command) {
 }
 
 /// Dumps one database and restores it into another.
-fn copy(from: &Postgres, to: &Postgres) {
+pub(super) fn copy(from: &Postgres, to: &Postgres) {
     copy_between(from, &from.url(), &to.url());
 }
 
@@ -57,7 +57,7 @@ fn copy_between(server: &Postgres, from: &str, to: &str) {
     std::fs::remove_file(file).unwrap();
 }
 
-fn numbers(seen: &[Seen]) -> Vec<u32> {
+pub(super) fn numbers(seen: &[Seen]) -> Vec<u32> {
     let mut numbers: Vec<u32> = seen.iter().map(|event| event.n.parse().unwrap()).collect();
     numbers.sort_unstable();
     numbers.dedup();

@@ -3,6 +3,7 @@
 mod by_sql;
 mod lanes;
 mod life;
+mod moved;
 mod operate;
 mod parked;
 mod parked_many;

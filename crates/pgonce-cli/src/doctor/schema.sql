@@ -61,6 +61,76 @@ select format('%s is unlogged', c.oid::regclass) as evidence, format('alter tabl
   from pg_class c where c.relnamespace = {schema} and c.relkind in ('r', 'p') and c.relpersistence <> 'p'
    and c.relname <> 'open_claim' order by 1 limit 20;
 
+-- check: sequence-behind
+-- severity: critical
+-- title: a sequence is behind the numbers that are in use
+-- why: Logical replication and a restore of single tables leave sequences behind. Numbers are then given out a second time: jobs and messages are refused, events are withheld or parked in the place of others, and a lease gets the fence of a holder that is still at work.
+with recursive job_tenant (tenant, n) as (
+    (select j.tenant, 1 from pgonce.job j order by j.tenant limit 1)
+    union all
+    -- From tenant to tenant, and from consumer to consumer, by an index: the tables may be large.
+    select t.tenant, p.n + 1 from job_tenant p cross join lateral (
+        select j.tenant from pgonce.job j where j.tenant > p.tenant order by j.tenant limit 1) t
+     where p.n < 1000),
+inbox_consumer (consumer, n) as (
+    (select m.consumer, 1 from pgonce.inbox_message m order by m.consumer limit 1)
+    union all
+    select t.consumer, p.n + 1 from inbox_consumer p cross join lateral (
+        select m.consumer from pgonce.inbox_message m where m.consumer > p.consumer order by m.consumer limit 1) t
+     where p.n < 1000),
+-- Where no index leads to the newest rows: the last pages.
+last_pages (name, first) as (
+    select t.name, format('(%s,0)', greatest(pg_relation_size(t.name) / current_setting('block_size')::bigint - 200, 0))::tid
+      from unnest(array['pgonce.intent', 'pgonce.attempt', 'pgonce.job_live', 'pgonce.transition_command', 'pgonce.transition_timer']::regclass[]) t (name)),
+leased (fence) as (
+    select c.epoch from pgonce.outbox_cursor c
+    union all select c.epoch from pgonce.inbox_cursor c
+    union all (select i.fence from pgonce.intent i where i.expires_at is null limit 10000)
+    union all select i.fence from pgonce.intent i where i.ctid >= (select p.first from last_pages p where p.name = 'pgonce.intent'::regclass)
+    union all select a.fence from pgonce.attempt a where a.ctid >= (select p.first from last_pages p where p.name = 'pgonce.attempt'::regclass)
+    union all select l.fence from pgonce.job_live l where l.ctid >= (select p.first from last_pages p where p.name = 'pgonce.job_live'::regclass)),
+used (name, top) as (
+    select 'outbox_seq', greatest((select max(o.seq) from generate_series(0, 15) n cross join lateral (
+                                          select l.seq from pgonce.outbox l where l.lane = n::smallint order by l.seq desc limit 1) o),
+                                  (select max(k.seq) from pgonce.outbox_subscription s cross join lateral (
+                                          select d.seq from pgonce.parked d where d.subscription = s.subscription order by d.seq desc limit 1) k),
+                                  (select max(m.seq) from pgonce.outbox_watermark m), (select max(c.published) from pgonce.outbox_cursor c))
+    union all
+    select 'job_seq', (select max(m.id) from job_tenant t cross join lateral (
+        select j.id from pgonce.job j where j.tenant = t.tenant order by j.id desc limit 1) m)
+    union all
+    select 'inbox_seq', (select max(m.seq) from inbox_consumer t cross join lateral (
+        select i.seq from pgonce.inbox_message i where i.consumer = t.consumer order by i.seq desc limit 1) m)
+    union all
+    -- What pgonce._lease_number made of it, in the epoch that is in force.
+    select 'lease_number', (select max((f.fence >> 1) - (e.epoch << 36) - (hashint8(e.life) & 268435455))
+                              from leased f join pgonce.installation e on f.fence >> 37 = e.epoch
+                             where f.fence & 1 = 0 and e.life = pgonce._database_life()
+                               and e.timeline = case when pg_is_in_recovery() then e.timeline else pgonce._timeline() end)
+    union all
+    select 'region_seq', (select f.seq from pgonce.region_fact f
+                           where f.region = (select r.id from pgonce.region r where r.is_self)
+                             and f.epoch = (select i.epoch from pgonce.installation i) order by f.seq desc limit 1)
+    union all
+    select 'transition_seq', greatest(
+        (select max(c.seq) from pgonce.transition_command c where c.ctid >= (select p.first from last_pages p where p.name = 'pgonce.transition_command'::regclass)),
+        (select max(c.number) from pgonce.transition_timer c where c.ctid >= (select p.first from last_pages p where p.name = 'pgonce.transition_timer'::regclass)))
+    union all
+    select 'operator_act_number_seq', (select max(o.number) from pgonce.operator_act o))
+select format('%s is at %s, and %s is in use', s.name, s.last, u.top) as evidence,
+       case s.name when 'outbox_seq' then 'select pgonce._advance_outbox_seq();'
+           else format('select setval(''pgonce.%1$s'', greatest(%2$s, nextval(''pgonce.%1$s'')));', s.name, u.top) end as sql
+  from (select 'outbox_seq', case when q.is_called then q.last_value else q.last_value - 1 end from pgonce.outbox_seq q
+        union all select 'job_seq', case when q.is_called then q.last_value else q.last_value - 1 end from pgonce.job_seq q
+        union all select 'inbox_seq', case when q.is_called then q.last_value else q.last_value - 1 end from pgonce.inbox_seq q
+        union all select 'lease_number', case when q.is_called then q.last_value else q.last_value - 1 end from pgonce.lease_number q
+        union all select 'region_seq', case when q.is_called then q.last_value else q.last_value - 1 end from pgonce.region_seq q
+        union all select 'transition_seq', case when q.is_called then q.last_value else q.last_value - 1 end from pgonce.transition_seq q
+        union all select 'operator_act_number_seq', case when q.is_called then q.last_value else q.last_value - 1 end from pgonce.operator_act_number_seq q
+       ) as s (name, last) join used u on u.name = s.name
+ -- On Citus numbers begin with the tenant's epoch.
+ where u.top > s.last and to_regclass('pgonce.tenant_epoch') is null order by 1;
+
 -- check: index-invalid
 -- severity: critical
 -- title: an index of pgonce is invalid

@@ -79,20 +79,20 @@ const FAULTS: &[(&[&str], &str)] = &[
         update pgonce.outbox_cursor set owner = 'relay', lease_until = pgonce.now() + interval '1 hour'"),
     (&["dead-letters"], "select pgonce.create_subscription('s'); insert into pgonce.parked (tenant, subscription, subject, seq, lane, state,
         attempts, parked_at, created_at, size, message_id, topic, type, headers)
-        values ('', 's', '1', 1, 1, 'dead', 9, now(), now(), 2, gen_random_uuid(), 't', 'y', '{}')"),
+        values ('', 's', '1', nextval('pgonce.outbox_seq'), 1, 'dead', 9, now(), now(), 2, gen_random_uuid(), 't', 'y', '{}')"),
     (&["dead-letters-full", "dead-letters"], "select pgonce.create_subscription('s', p_dead_limit => 1);
         insert into pgonce.parked (tenant, subscription, subject, seq, lane, state, attempts, parked_at, created_at, size, message_id,
-        topic, type, headers) values ('', 's', '1', 1, 1, 'dead', 9, now(), now(), 2, gen_random_uuid(), 't', 'y', '{}')"),
+        topic, type, headers) values ('', 's', '1', nextval('pgonce.outbox_seq'), 1, 'dead', 9, now(), now(), 2, gen_random_uuid(), 't', 'y', '{}')"),
     (&["subscription-evicted"], "select pgonce.create_subscription('s'); select pgonce.evict_subscription('s', 'nobody reads it')"),
     (&["outbox-partitions-missing"], "select setval('pgonce.outbox_seq', 1999999)"),
     (&["inbox-partitions-missing"], "insert into pgonce.inbox_marker (accepted_at, day, tenant, consumer, source, message_id)
         values (now(), (now() at time zone 'UTC')::date, '', 'c', 's', 'm')"),
     (&["inbox-poison"], "insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, received_at,
-        holds_key, headers, payload) values (1, '', 'c', 's', 'm', '\\x01', 1, 'failed_final', now(), true, '{}', '\\x01')"),
+        holds_key, headers, payload) values (nextval('pgonce.inbox_seq'), '', 'c', 's', 'm', '\\x01', 1, 'failed_final', now(), true, '{}', '\\x01')"),
     (&["inbox-behind"], "insert into pgonce.inbox_message (seq, tenant, consumer, source, message_id, hash, size, status, received_at,
-        holds_key, headers, payload) values (1, '', 'c', 's', 'm', '\\x01', 1, 'received', now() - interval '2 hours', true, '{}', '\\x01')"),
+        holds_key, headers, payload) values (nextval('pgonce.inbox_seq'), '', 'c', 's', 'm', '\\x01', 1, 'received', now() - interval '2 hours', true, '{}', '\\x01')"),
     (&["timers-overdue"], "insert into pgonce.transition_timer (tenant, machine, entity, kind, number, to_state, due_at, set_at)
-        values ('', 'case', '1', 'sla', 1, 'late', now() - interval '1 hour', now() - interval '2 hours')"),
+        values ('', 'case', '1', 'sla', nextval('pgonce.transition_seq'), 'late', now() - interval '1 hour', now() - interval '2 hours')"),
     (&["growth-ahead"], "select pgonce.define_scope('x', '90 days'); insert into pgonce.intent (fence, first_at, expires_at, attempts, status, tenant, scope, key,
         fingerprint) select 1, now(), now() + interval '90 days', 1, 'succeeded', '', 'x', i::text, '\\x01' from generate_series(1, 1000) i;
         analyze pgonce.intent; insert into pgonce.sample select now() - ago, intents, 0, 0, 0
@@ -113,6 +113,20 @@ const FAULTS: &[(&[&str], &str)] = &[
     (&["trigger-disabled"], "alter table pgonce.intent disable trigger every_transition_is_checked"),
     (&["clock-replaced"], "select pgonce._move_clock('1 minute')"),
     (&["table-unlogged"], "alter table pgonce.suppressed set unlogged"),
+    (&["sequence-behind"], "select pgonce.publish('t', 'y', '1', '{}');
+        alter sequence pgonce.outbox_seq restart"),
+    (&["sequence-behind"], "select pgonce.enqueue('q', '1');
+        alter sequence pgonce.job_seq restart"),
+    (&["sequence-behind"], "select pgonce.store_message('c', 's', 'm', '\\x7b7d');
+        alter sequence pgonce.inbox_seq restart"),
+    (&["sequence-behind"], "select pgonce.define_scope('x', '7 days'); select pgonce.claim('x', 'k', '\\x01', '1 hour');
+        alter sequence pgonce.lease_number restart"),
+    (&["sequence-behind"], "select pgonce.define_transition('m', '', 'open'); select pgonce.transition('m', 'e', 'open', 'c');
+        alter sequence pgonce.transition_seq restart"),
+    (&["sequence-behind"], "select pgonce.create_subscription('s');
+        alter sequence pgonce.operator_act_number_seq restart"),
+    (&["sequence-behind"], "select pgonce.region_join(1::smallint, 'eu'); select pgonce._installation_epoch();
+        insert into pgonce.region_fact select 1, epoch, 7, 'finished', '', 's', 'k', now(), now() from pgonce.installation"),
     (&["index-invalid"], "update pg_index set indisvalid = false where indexrelid = 'pgonce.unfinished_intents'::regclass"),
     (&["row-security-off"], "alter table pgonce.intent disable row level security"),
     (&["grants-too-wide"], "grant delete on pgonce.intent to public"),

@@ -18,7 +18,8 @@ begin
     v_last := coalesce(pg_sequence_last_value('pgonce.outbox_seq'::regclass), 0);
     if v_last - coalesce((select m.seq from pgonce.outbox_watermark m order by m.xid desc limit 1), -p_every) < p_every then
         return false;
-    elsif not exists (select from pgonce.outbox_state l where l.database_life = pgonce._database_life()) then
+    elsif not exists (select from pgonce.outbox_state l where l.database_life = pgonce._database_life())
+       or pgonce._outbox_misfit() is not null then
         return false;
     end if;
     insert into pgonce.outbox_watermark (xid, seq, at) values (pg_current_xact_id(), v_last, pgonce.now());

@@ -71,7 +71,9 @@ begin
                    o.size, o.message_id, o.topic, o.type, o.headers, o.payload
               into v_parked
               from pgonce.outbox o where o.lane = p_lane and o.seq = v_outcome.seq
-               and pgonce._is_unread(o.seq, o.xid, v_cursor, v_base);
+               and pgonce._is_unread(o.seq, o.xid, v_cursor, v_base)
+             -- Where a number was given out twice, the later event has a copy: see pgonce._advance_outbox_seq.
+             order by o.created_at limit 1;
             if v_parked.seq is null then
                 -- Its partition is gone: the subscription was evicted. Or it was parked, and an operator has skipped it while it
                 -- was being delivered.
@@ -95,7 +97,7 @@ begin
         elsif v_outcome.what = 'wait' then
             v_parked.state := 'delayed';
             select o.deliver_at into v_parked.due_at from pgonce.outbox o
-             where o.lane = p_lane and o.seq = v_outcome.seq;
+             where o.lane = p_lane and o.seq = v_outcome.seq and o.message_id = v_parked.message_id;
         elsif v_outcome.what = 'hold' then
             v_parked.state := 'behind';
             -- What it was held for may have been settled since it was read, or have a higher number.

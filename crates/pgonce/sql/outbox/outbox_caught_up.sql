@@ -1,7 +1,8 @@
 -- pgonce.outbox_caught_up(p_subscription, p_with): reports whether a subscription has got everything that a
 --          snapshot sees.
 -- answers  true: its lanes have passed all of that, and nothing that is parked for it is due. What is to be
---          retried later, not due yet, dead, or behind one of these is not waited for
+--          retried later, not due yet, dead, or behind one of these is not waited for. False where the log came from another
+--          server and no relay has claimed lanes since: what the cursors have passed is not known
 -- locks    nothing
 -- writes   nothing
 -- raises   42704 no such subscription
@@ -14,7 +15,9 @@ as $$
 declare
     v_subscription pgonce.outbox_subscription := pgonce._require_subscription(p_subscription);
 begin
-    return not exists (
+    return not exists (select from pgonce.outbox_state l where l.database_life <> pgonce._database_life())
+       and pgonce._outbox_misfit() is null
+       and not exists (
             select from pgonce.parked k
              where k.subscription = p_subscription collate "C" and k.due_at <= pgonce.now()
                and not exists (select from pgonce.parked f

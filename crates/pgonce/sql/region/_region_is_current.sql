@@ -1,5 +1,6 @@
--- pgonce._region_is_current(): whether this database is still the one that joined: not restored, promoted or copied since.
+-- pgonce._region_is_current(): whether this database is still the one that joined: not recovered, promoted or made by a dump since.
 -- answers  true; also on a standby, and where regions are not used
+-- note     a base backup or a snapshot of the storage that was simply started looks as before: nothing here can notice it
 create or replace function pgonce._region_is_current()
 returns boolean
 language sql volatile security definer set search_path = pg_catalog, pg_temp

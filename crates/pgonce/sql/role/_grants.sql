@@ -121,6 +121,7 @@ begin
                 _begin_epoch _installation_epoch _first_fence _lease_number _lease_fence _next_fence _timeline
                 _guard_scopes _assert_claim_settled _owner_or_session _fence_is_current _raise_not_holder _check_transition _record_attempt _forget_attempts _forget_replays _projection_gone
                 _database_life _like_patterns _require_subscription _outbox_floor _record_watermark _rebase_outbox _leased_lanes
+                _current_ids _snapshot_is_foreign _id_is_foreign _outbox_misfit _advance_outbox_seq
                 _raise_lane_fenced _ended_between _others_snapshot _is_in_window _lane_window _outbox_is_settled _record_skip _unpark _wake_subject
                 _inbox_rules _kept_since _kept_until _mark_batch_full _raise_cursor_fenced _is_after _is_at _retry_delay _audit_inbox
                 _raise_bad_version _append_only _lock_tries _ledger_amount _ledger_assert_balanced _ledger_balance_at _ledger_broken _ledger_digest
