@@ -12,7 +12,7 @@ import { describe } from "node:test";
 import pg from "pg";
 import postgres from "postgres";
 import * as pgonce from "pgonce";
-import { api, LIBRARIES, withApi, withDatabase, type Api } from "./apis.js";
+import { api, LIBRARIES, poolOf, withApi, withDatabase, type Api } from "./apis.js";
 import { it } from "./limit.js";
 import type { Database } from "./server.js";
 
@@ -209,7 +209,7 @@ for (const library of LIBRARIES) {
 
 it("a transaction that somebody left open in a pool costs no call", () =>
   withDatabase(async (db) => {
-    const pool = new pg.Pool({ connectionString: db.url, max: 2 });
+    const pool = poolOf(db.url, 2);
     for (const last of ["select 1", "select 1/0"]) {
       const leave = async (): Promise<void> => {
         const client = await pool.connect();
@@ -237,7 +237,7 @@ it("a transaction that somebody left open in a pool costs no call", () =>
 describe("a client of pg that is lent", { concurrency: 4 }, () => {
   const withPool = (test: (pool: pg.Pool, db: Database) => Promise<void>): Promise<void> =>
     withDatabase(async (db) => {
-      const pool = new pg.Pool({ connectionString: db.url, max: 1 });
+      const pool = poolOf(db.url, 1);
       try {
         await test(pool, db);
       } finally {
