@@ -289,6 +289,11 @@ async fn two_installations_in_one_database_do_not_meet() {
         "fresh"
     );
     assert_eq!(see.text("select pgonce.try_lock('n')").await, "t");
+    // The person of an act is named alike in both.
+    see.run("begin; set local pgonce.person = 'ada'; select other.define_queue('mail', p_rate => 5); commit")
+        .await;
+    let who = "select person from other.operator_act where scope = 'queue mail'";
+    assert_eq!(see.text(who).await, "ada");
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use pgonce::driver::sqlx::Sqlx;
 use pgonce::driver::tokio_postgres::TokioPostgres;
+use pgonce::inbox::{Message, Statement};
 use pgonce::{Ack, Claim, ClaimKind, Error, Failure, Lease, Once};
 use pgonce_testkit::{Postgres, Replication, checker::Coverage};
 use pgonce_tests::{Observer, TestDriver, effect, install, intent, work};
@@ -116,6 +117,32 @@ async fn no_answer_comes_before_the_synchronous_standby_has_it_whatever_the_role
             assert!(!call.is_finished(), "{name} was answered");
             call.abort();
         }
+    }
+}
+
+/// To cancel that wait would make the commit visible, and every copy of its messages done.
+#[tokio::test]
+async fn a_statement_of_a_consumer_that_waits_for_the_synchronous_standby_is_not_cancelled() {
+    let primary = primary().await;
+    let standby = primary.standby(Replication::Synchronous).await.unwrap();
+    let see = Observer::connect(&primary.url_for("kill")).await;
+    see.run("set synchronous_commit = off; create table applied (id text); grant all on applied to public")
+        .await;
+    see.run("select pgonce._installation_epoch()").await;
+    standby.fall_behind().await.unwrap();
+    let url = format!("{}?application_name=consumer", primary.url_for("kill"));
+    let inbox = once::<TokioPostgres>(&url).inbox();
+    let statement = Statement::new("insert into applied select m.id from messages m").unwrap();
+    let message = Message::new("evt-1", "{}");
+    let (messages, limit) = ([&message], Duration::from_secs(2));
+    let late = inbox
+        .apply_at_once(&statement, "billing", "shop", &messages, limit)
+        .await;
+    assert!(late.is_err(), "{late:?}");
+    let waits = "select exists (select from pg_stat_activity where application_name = 'consumer' and wait_event = 'SyncRep')";
+    for _ in 0..50 {
+        assert_eq!(see.text(waits).await, "t", "it was cancelled");
+        assert_eq!(see.number("select count(*) from applied").await, 0);
     }
 }
 

@@ -111,6 +111,18 @@ async fn every_acknowledged_intent_that_a_failover_lost_is_listed_and_no_other()
         keys(&lost(&standby.url_for("shop"), &log, "json")),
         expected
     );
+    // Nor does it say that what it has not got yet has not happened.
+    let show = Command::new(env!("CARGO_BIN_EXE_pgonce"))
+        .args(["intent", "show", "orders.create", "lost 7"])
+        .env("DATABASE_URL", standby.url_for("shop"))
+        .env_remove("PGONCE_SCHEMA")
+        .output()
+        .unwrap();
+    let words = String::from_utf8(show.stderr).unwrap();
+    assert!(
+        show.status.code() == Some(7) && words.contains("a standby: it may have happened"),
+        "{words}"
+    );
 
     primary.crash().await.unwrap();
     standby.promote().await.unwrap();

@@ -127,7 +127,9 @@ async fn tenants_are_isolated_by_a_superuser_only_where_nothing_belongs_to_one()
     let given = "alter function pgonce.claim_jobs owner to";
     all_done(superuser, &[&format!("{given} postgres")]).await;
     assert_eq!(code(superuser, isolate).await, "42501");
-    all_done(superuser, &[&format!("{given} {owner}"), isolate]).await;
+    all_done(superuser, &[&format!("{given} {owner}"), isolate, isolate]).await;
+    let acts = "select count(*) from pgonce.operator_act where scope = 'tenants'";
+    assert_eq!(count(&shop.db.client, acts).await, 1);
 
     // The policies are the owner's, so its functions see the tenant's rows.
     let (acme, url) = role(&shop.db).await;

@@ -211,3 +211,32 @@ async fn a_schedule_that_is_due_stays_due_when_it_is_defined_again() {
         .await;
     assert_eq!(claim(see, "reports", 10).await.len(), 1);
 }
+
+/// The lease that was lost is that of another intent: the job's own holds, and its end is recorded.
+#[tokio::test]
+async fn a_handler_that_meets_the_lost_lease_of_another_intent_is_tried_again() {
+    let world = World::<TokioPostgres>::new().await;
+    let see = &world.see;
+    see.run("select pgonce.define_queue('q', p_backoff => '1 millisecond'); select from pgonce.enqueue('q', '1')")
+        .await;
+    let worker = world
+        .once
+        .worker(["q"], |job: Job<TokioPostgres>| async move {
+            let guard = match job.attempts() {
+                1 => "select pgonce.guard('s', 'of another', 7)",
+                _ => "select 1",
+            };
+            job.transact(async |mut tx| TokioPostgres::exec(tx.conn(), guard).await)
+                .await
+        });
+    // Not only when its lease is over.
+    let worker = worker.lease(Duration::from_secs(3600));
+    let stop = CancellationToken::new();
+    let running = tokio::spawn(worker.run(stop.clone().cancelled_owned()));
+    see.wait_until("select count(*) = 0 from pgonce.job_live")
+        .await;
+    stop.cancel();
+    running.await.unwrap();
+    let ends = "select string_agg(status || ' ' || attempts, ', ') from pgonce.jobs";
+    assert_eq!(see.text(ends).await, "succeeded 2");
+}

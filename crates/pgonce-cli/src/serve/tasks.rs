@@ -81,11 +81,11 @@ async fn sweep(
     let round = tokio::time::Instant::now();
     loop {
         let began = tokio::time::Instant::now();
-        let count = once.purge(batch).await?;
+        // Workers purge jobs too; those that are written in SQL do not. Neither waits for the other to succeed.
+        let (count, jobs) = (once.purge(batch).await, once.purge_jobs(batch).await);
+        let count = count?;
         counter!("pgonce_purged_total").increment(count);
-        // Workers do it too; those that are written in SQL do not.
-        let jobs = once.purge_jobs(batch).await?;
-        let more = count.max(jobs) >= u64::from(batch);
+        let more = count.max(jobs?) >= u64::from(batch);
         tokio::select! {
             () = stop.cancelled() => return Ok(false),
             () = tokio::time::sleep(began.elapsed() * 3), if more => {}

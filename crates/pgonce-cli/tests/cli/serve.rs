@@ -259,7 +259,7 @@ async fn a_hangup_reads_the_file_again_and_a_wrong_file_changes_nothing() {
 }
 
 #[tokio::test]
-async fn partitions_are_kept_while_every_purge_fails() {
+async fn partitions_are_kept_and_ended_jobs_purged_while_every_purge_of_records_fails() {
     let fixture = Fixture::installed().await;
     fixture
         .sql(
@@ -275,17 +275,29 @@ async fn partitions_are_kept_while_every_purge_fails() {
     let row = fixture.client.query_one(newest, &[]).await.unwrap();
     let partition: String = row.get(0);
     fixture.sql(&format!("drop table {partition}")).await;
+    fixture
+        .sql(
+            "insert into pgonce.job_end (id, ended_at, expires_at, status, attempts, tenant, queue) \
+             values (1, now(), now(), 'succeeded', 1, '', 'q')",
+        )
+        .await;
     let flags = ["--roles", "retention", "--purge-every", "50ms"];
     let _serving = Serving::of(&fixture, &flags, "");
-    let there = format!("select to_regclass('{partition}') is not null");
+    let there = format!(
+        "select to_regclass('{partition}') is not null and not exists (select from pgonce.job_end)"
+    );
     let back = async || {
         let row = fixture.client.query_one(&there, &[]).await.unwrap();
         row.get::<_, bool>(0)
     };
     let deadline = std::time::Duration::from_secs(120);
-    wait_until("the partition to be there again", deadline, back)
-        .await
-        .unwrap();
+    wait_until(
+        "the partition to be there again, and no ended job",
+        deadline,
+        back,
+    )
+    .await
+    .unwrap();
 }
 
 /// Where no worker and no consumer of ours runs, as with those in SQL.

@@ -334,4 +334,17 @@ async fn an_intent_whose_record_operators_removed_may_have_happened() {
     );
     let page = serving.text("/intent?scope=s&key=other", "").await;
     assert!(page.contains("it has not happened"), "{page}");
+    // What another region did may be on its way.
+    fixture
+        .sql("insert into pgonce.region (id, name, is_self, joined_at) values (1, 'eu', true, now()), (2, 'us', false, now())")
+        .await;
+    let page = serving.text("/intent?scope=s&key=other", "").await;
+    let show = fixture.run(&["intent", "show", "s", "other"]);
+    for words in [&page, &show.err] {
+        assert!(
+            words.contains("it may have happened in another")
+                && !words.contains("has not happened"),
+            "{words}"
+        );
+    }
 }
